@@ -6,6 +6,7 @@
 
 mod archive;
 mod chunks;
+mod endpoint;
 mod guest;
 mod initiator;
 mod inline_device;

@@ -19,6 +19,7 @@ use unlade_net::packet::{
 
 pub use super::archive::function_archive;
 pub use super::chunks::aead_chunks;
+pub use super::endpoint::endpoint;
 pub use super::guest::guest;
 pub use super::initiator::{nvme_initiator, psk};
 pub use super::inline_device::inline_device;
@@ -65,6 +66,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("offload_rx", offload_rx),
     ("inline_device", inline_device),
     ("nic_storage", nic_storage),
+    ("endpoint", endpoint),
     ("guest", guest),
     ("trace_rows", trace_rows),
     ("function_archive", function_archive),

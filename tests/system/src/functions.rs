@@ -301,6 +301,46 @@ impl Gateway {
         command.arg(source).output().expect("the command runs")
     }
 
+    /// Deploys a function with a runtime of its own, and returns the command's output.
+    ///
+    /// # Panics
+    /// The files cannot be written.
+    pub fn try_deploy_bootstrap(
+        &self,
+        name: &str,
+        manifest: &str,
+        bootstrap: &[u8],
+    ) -> std::process::Output {
+        let source = self.dir.path().join("source").join(name);
+        std::fs::create_dir_all(&source).expect("a directory");
+        let program = source.join("bootstrap");
+        std::fs::write(&program, bootstrap).expect("a file");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).expect("its mode");
+        self.try_deploy_source(name, &source, manifest)
+    }
+
+    /// Deploys the directory of a function with a runtime of its own, and returns the command's
+    /// output.
+    ///
+    /// # Panics
+    /// The manifest cannot be written.
+    pub fn try_deploy_source(
+        &self,
+        name: &str,
+        source: &Path,
+        manifest: &str,
+    ) -> std::process::Output {
+        let (function, tenant) = (name.to_owned(), "default".to_owned());
+        known(|all| all.entry(self.address).or_default().tenants.insert(function, tenant));
+        let manifest = format!("handler = \"bootstrap\"\nruntime = \"provided\"\n{manifest}");
+        std::fs::write(source.join("function.toml"), manifest).expect("a file");
+        let mut command = Command::new(unlade());
+        command.args(["fn", "deploy", "--gateway", &format!("http://{}", self.address)]);
+        command.args(["--name", name, "--state"]).arg(self.dir.path());
+        command.arg(source).output().expect("the command runs")
+    }
+
     /// Invokes a function and waits for the response.
     ///
     /// # Errors

@@ -22,7 +22,8 @@ fn found(feature: &'static str, outcome: Outcome, detail: impl Into<String>) -> 
 /// Sandboxed processes.
 fn process() -> Finding {
     let feature = "sandboxed processes";
-    let launcher = Launcher { program: "/proc/self/exe".into(), arguments: Vec::new() };
+    let launcher =
+        Launcher { program: "/proc/self/exe".into(), arguments: Vec::new(), init: Vec::new() };
     match Process::new(ProcessConfig::default(), launcher).probe() {
         Ok(()) => found(
             feature,

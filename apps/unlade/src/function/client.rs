@@ -14,7 +14,7 @@ use unlade_fn_gateway::auth::sign_request;
 use unlade_fn_gateway::config::KeyPair;
 use unlade_fn_gateway::credentials;
 use unlade_fn_gateway::deploy::{MANIFEST, pack, resolve};
-use unlade_fn_model::isolation::Mode;
+use unlade_fn_model::isolation::{Mode, Runtime};
 use unlade_fn_model::manifest::{Backend, Manifest};
 
 use unlade_command::http::{self, Answer, Bounds, HttpError, Method, Request};
@@ -272,6 +272,13 @@ fn manifest(args: &DeployArgs) -> Result<Manifest> {
         manifest.packages.push(found.with_context(|| directory.display().to_string())?);
     }
     manifest.check()?;
+    if manifest.runtime == Runtime::Provided {
+        let bootstrap = args.directory.join("bootstrap");
+        if !bootstrap.is_file() {
+            bail!("runtime = \"provided\" needs the executable {}", bootstrap.display());
+        }
+        return Ok(manifest);
+    }
     let module = manifest.handler.rsplit_once('.').map_or("", |(module, _)| module);
     let file = args.directory.join(module.replace('.', "/"));
     if !file.with_extension("py").exists() && !file.join("__init__.py").exists() {

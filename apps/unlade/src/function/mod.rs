@@ -2,6 +2,7 @@
 
 mod client;
 mod explain;
+mod init;
 mod parent;
 mod sandbox;
 mod serve;
@@ -62,6 +63,9 @@ enum FnCommand {
     /// Make the sandbox of a function: for a gateway to start, not for people
     #[command(hide = true)]
     Sandbox(sandbox::SandboxArgs),
+    /// Be the first process of a sandbox: for a sandbox to start, not for people
+    #[command(hide = true)]
+    Init(init::InitArgs),
 }
 
 /// Runs `unlade fn`.
@@ -80,6 +84,7 @@ pub fn run(args: FnArgs) -> Result<ExitCode> {
         FnCommand::Worker(args) => return worker::run(&args),
         FnCommand::Store(args) => return store::run(args),
         FnCommand::Sandbox(args) => sandbox::run(&args)?,
+        FnCommand::Init(args) => return init::run(&args),
     }
     Ok(ExitCode::SUCCESS)
 }

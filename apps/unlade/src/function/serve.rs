@@ -98,6 +98,7 @@ An fn.toml, with the defaults:
 
 A function.toml; only the handler must be there:
   handler = \"app.handler\"
+  runtime = \"python\"            # or \"provided\": an executable `bootstrap`, in any language
   tenant = \"default\"              # the one who deploys; of a directory, whose it is
   memory = \"128MiB\"
   timeout = \"30s\"
@@ -216,7 +217,8 @@ fn backends(
     executable: &std::path::Path,
 ) -> HashMap<Backend, Rc<dyn Isolation>> {
     let arguments = ["fn", "sandbox"].map(str::to_owned).to_vec();
-    let launcher = Launcher { program: executable.to_owned(), arguments };
+    let init = ["fn", "init"].map(str::to_owned).to_vec();
+    let launcher = Launcher { program: executable.to_owned(), arguments, init };
     let process: Rc<dyn Isolation> = Rc::new(Process::new(config.process, launcher));
     let qemu: Rc<dyn Isolation> = Rc::new(Qemu::new(config.qemu));
     HashMap::from([(Backend::Process, process), (Backend::Qemu, qemu)])

@@ -3,7 +3,7 @@
 use crate::Family;
 use crate::label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, Direction,
-    Fallback, FinalClass, FnDenial, Health, Label, Mode, OffloadRefusal, PrefetchEnd,
+    Fallback, FinalClass, FnDenial, FnRuntime, Health, Label, Mode, OffloadRefusal, PrefetchEnd,
     RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult,
     SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
 };
@@ -479,6 +479,9 @@ events! {
     /// An invocation was answered with its function's result
     FnInvoked => "unlade_fn_invocations",
         "Invocations answered with their function's result.";
+    /// An invocation was answered, with a result or an error of its function
+    FnAnswered(runtime: FnRuntime) => "unlade_fn_invocations_answered",
+        "Invocations answered with a result or an error, by the runtime of their function.";
     /// An invocation was answered with an error
     FnFailed => "unlade_fn_invocations_failed",
         "Invocations answered with an error: of the function, its time, its instance, its writes.";

@@ -97,6 +97,16 @@ labels! {
 }
 
 labels! {
+    /// The program that runs the code of a function.
+    FnRuntime: "runtime" {
+        /// The host's Python.
+        Python => "python",
+        /// The function's own executable.
+        Provided => "provided",
+    }
+}
+
+labels! {
     /// The reason why a request to a service other than S3 was refused.
     CutRefusal: "reason" {
         /// Its head is malformed, too long, or has what belongs to the host.

@@ -40,7 +40,7 @@ pub use event::Event;
 pub use gauge::Gauge;
 pub use label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, Direction,
-    Fallback, FinalClass, FnDenial, Health, Mode, OffloadRefusal, PrefetchEnd,
+    Fallback, FinalClass, FnDenial, FnRuntime, Health, Mode, OffloadRefusal, PrefetchEnd,
     REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS, RefusedConnection, RequestHeadReason,
     RequestReason, ResponseReason, RuleResult, SealingRefusal, SidecarFailure, StatusClass,
     Treatment, Trigger, Unfit, UpstreamFailure,

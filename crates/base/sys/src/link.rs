@@ -158,6 +158,20 @@ pub(crate) fn configure(name: &str, mac: Mac, queue_packets: i32, mtu: i32) -> i
     ioctl(&socket, libc::SIOCSIFFLAGS, &mut request)
 }
 
+/// Brings an interface of the current network namespace up.
+///
+/// # Errors
+/// The kernel's, with the name; CAP_NET_ADMIN is needed.
+pub fn bring_up(name: &str) -> io::Result<()> {
+    let socket = control_socket()?;
+    let mut request = request(name)?;
+    ioctl(&socket, libc::SIOCGIFFLAGS, &mut request).map_err(|error| named(error, name))?;
+    // SAFETY: SIOCGIFFLAGS succeeded, so the kernel wrote `ifru_flags`.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+    ioctl(&socket, libc::SIOCSIFFLAGS, &mut request).map_err(|error| named(error, name))
+}
+
 fn control_socket() -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
@@ -195,6 +209,23 @@ mod tests {
     fn the_loopback_carries_its_address() {
         let link = Link::by_address(Ipv4Addr::LOCALHOST.into()).unwrap();
         assert_eq!((link.name.as_str(), link.index), ("lo", 1));
+    }
+
+    #[test]
+    fn the_loopback_of_a_new_namespace_is_brought_up() {
+        use crate::namespaces::{Namespace, unshare};
+        let state = std::thread::spawn(|| {
+            unshare(&[Namespace::Network]).ok()?;
+            let link = Link::by_name("lo").unwrap();
+            let before = link.is_up().unwrap();
+            bring_up("lo").unwrap();
+            Some((before, link.is_up().unwrap()))
+        });
+        match state.join().unwrap() {
+            Some(state) => assert_eq!(state, (false, true)),
+            None => println!("skipped: a new network namespace needs CAP_SYS_ADMIN"),
+        }
+        assert!(bring_up("nonesuch0").unwrap_err().to_string().contains("nonesuch0"));
     }
 
     #[test]

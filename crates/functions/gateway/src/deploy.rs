@@ -15,6 +15,7 @@ use time::OffsetDateTime;
 use time::format_description::FormatItem;
 use time::macros::format_description;
 use unlade_config::SettingsError;
+use unlade_fn_model::isolation::Runtime;
 use unlade_fn_model::lifecycle::{Edition, Record, Stamp, Version};
 use unlade_fn_model::manifest::is_name;
 use unlade_fn_model::{Manifest, ManifestError};
@@ -252,12 +253,16 @@ fn legacy(home: &Path) -> Result<Option<Record>, DeployError> {
 
 /// An edition of a manifest, with the role and the runtime of a deployment that names none.
 pub fn edition(manifest: Manifest, code: u64, archive: &[u8], stamp: &Stamp) -> Edition {
+    let runtime = match manifest.runtime {
+        Runtime::Python => "python3",
+        Runtime::Provided => "provided.al2023",
+    };
     Edition {
         code,
         code_sha256: base64_sha256(archive),
         code_bytes: archive.len() as u64,
         manifest,
-        runtime: "python3".to_owned(),
+        runtime: runtime.to_owned(),
         role: permit::role_arn(DEFAULT_ROLE),
         description: String::new(),
         modified: stamp.time.clone(),
@@ -344,6 +349,8 @@ fn revisions(home: &Path) -> io::Result<Vec<u64>> {
 pub fn pack(directory: &Path, manifest: &Manifest) -> io::Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     builder.follow_symlinks(true);
+    // Executables have holes; an archive has whole files only.
+    builder.sparse(false);
     add(&mut builder, directory, Path::new(""))?;
     let text = toml::to_string(manifest).map_err(io::Error::other)?;
     let mut header = tar::Header::new_gnu();
@@ -414,6 +421,16 @@ mod tests {
         assert!(deployed(state.path()).unwrap().is_empty() && second.code.exists());
         sweep(state.path()).unwrap();
         assert!(!second.code.exists());
+    }
+
+    #[test]
+    fn a_file_with_holes_is_deployed_whole() {
+        let (source, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let file = fs::File::create(source.path().join("bootstrap")).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let archive = pack(source.path(), &Manifest::of_handler("app.handler")).unwrap();
+        let code = unpacked(state.path(), &archive).code;
+        assert_eq!(fs::read(code.join("bootstrap")).unwrap(), vec![0; 1 << 20]);
     }
 
     #[test]

@@ -459,6 +459,7 @@ impl Host {
             handler: manifest.handler.clone(),
             code: function.code.path.clone(),
             guest: self.guest.clone(),
+            runtime: manifest.runtime,
             python: python.clone(),
             packages: [manifest.packages.clone(), self.config.packages.clone()].concat(),
             environment,

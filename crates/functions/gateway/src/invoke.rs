@@ -4,12 +4,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::oneshot;
-use unlade_fn_model::isolation::Origin;
+use unlade_fn_model::isolation::{Origin, Runtime};
 use unlade_fn_model::lambda::{Failure, Refusal};
 use unlade_fn_model::pool::Refused;
 use unlade_guest_protocol::HandlerStatus;
 use unlade_guest_protocol::control::{ControlHead, FailedWrite, ObjectName};
-use unlade_metrics::Event;
+use unlade_metrics::{Event, FnRuntime};
 
 use crate::attached_instance::Ended;
 use crate::function::Function;
@@ -97,6 +97,12 @@ pub async fn invoke(
             Err(refusal)
         }
     };
+    if answered.is_ok() {
+        host.meter.add(Event::FnAnswered(match function.manifest.runtime {
+            Runtime::Python => FnRuntime::Python,
+            Runtime::Provided => FnRuntime::Provided,
+        }));
+    }
     host.meter.add(match &answered {
         Ok(answer) if !answer.is_error => Event::FnInvoked,
         Ok(_) => Event::FnFailed,

@@ -20,6 +20,28 @@ use serde::{Deserialize, Serialize};
 /// A future that need not be `Send`.
 pub type Local<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
+/// The program that runs the function's code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Runtime {
+    /// The host's Python interpreter, with a synthetic boto3.
+    #[default]
+    Python,
+    /// The function's own executable `bootstrap`, in any language, which speaks Lambda's Runtime
+    /// API.
+    Provided,
+}
+
+impl Runtime {
+    /// The name in manifests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Runtime::Python => "python",
+            Runtime::Provided => "provided",
+        }
+    }
+}
+
 /// The I/O path between the function and its objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -122,6 +144,8 @@ pub struct Image {
     pub code: PathBuf,
     /// The directory that contains the package `unlade_guest`, read-only.
     pub guest: PathBuf,
+    /// The program that runs the code.
+    pub runtime: Runtime,
     /// The interpreter's path on this machine.
     pub python: PathBuf,
     /// Directories of packages, read-only, after the code on `sys.path`.

@@ -9,10 +9,12 @@ use unlade_guest_protocol::control::WriteMode;
 use unlade_s3::Policy;
 use unlade_s3::hint::Template;
 
-use crate::isolation::{Mode, Preload};
+use crate::isolation::{Mode, Preload, Runtime};
 
 /// Longest name of a function, as Lambda's.
 pub const NAME_BYTES_MAX: usize = 64;
+/// Longest handler of a runtime of the function's own, as Lambda's.
+pub const HANDLER_BYTES_MAX: usize = 128;
 /// Most static hints.
 pub const HINTS_MAX: usize = unlade_s3::hint::OBJECTS_MAX;
 
@@ -41,8 +43,12 @@ pub enum Backend {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// `module.function`; the module is a file of the function's directory.
+    /// `module.function`; the module is a file of the function's directory. With a runtime of the
+    /// function's own it is any text, which the runtime interprets.
     pub handler: String,
+    /// The program that runs the code.
+    #[serde(default)]
+    pub runtime: Runtime,
     /// The tenant: tenants have separate workers, credentials and quotas. A caller deploys only as
     /// its own tenant, which is also the default.
     #[serde(default)]
@@ -119,6 +125,7 @@ impl Manifest {
     pub fn of_handler(handler: &str) -> Manifest {
         Manifest {
             handler: handler.to_owned(),
+            runtime: Runtime::default(),
             tenant: None,
             memory: memory(),
             timeout: timeout(),
@@ -143,16 +150,7 @@ impl Manifest {
     pub fn check(&self) -> Result<(), ManifestError> {
         let wrong =
             |key: &str, why: &str| Err(ManifestError { key: key.to_owned(), why: why.to_owned() });
-        let (module, function) = self.handler.rsplit_once('.').unwrap_or_default();
-        let parts = module.split(['.', '/']).chain([function]);
-        let is_word = |word: &str| {
-            let mut chars = word.chars();
-            chars.next().is_some_and(|c| c.is_alphabetic() || c == '_')
-                && chars.all(|c| c.is_alphanumeric() || c == '_')
-        };
-        if !parts.clone().all(is_word) {
-            return wrong("handler", "must be MODULE.FUNCTION, as `app.handler`");
-        }
+        self.check_runtime()?;
         if self.tenant.as_deref().is_some_and(|tenant| !is_name(tenant)) {
             return wrong("tenant", "must be letters, digits, - and _, 64 at most");
         }
@@ -179,6 +177,49 @@ impl Manifest {
         }
         self.templates()?;
         self.policy().map(|_| ())
+    }
+
+    /// Refuses a handler that the runtime does not understand, and keys that it does not have.
+    fn check_runtime(&self) -> Result<(), ManifestError> {
+        let wrong =
+            |key: &str, why: &str| Err(ManifestError { key: key.to_owned(), why: why.to_owned() });
+        if self.runtime == Runtime::Python {
+            let (module, function) = self.handler.rsplit_once('.').unwrap_or_default();
+            let mut parts = module.split(['.', '/']).chain([function]);
+            let is_word = |word: &str| {
+                let mut chars = word.chars();
+                chars.next().is_some_and(|c| c.is_alphabetic() || c == '_')
+                    && chars.all(|c| c.is_alphanumeric() || c == '_')
+            };
+            return match parts.all(is_word) {
+                true => Ok(()),
+                false => wrong("handler", "must be MODULE.FUNCTION, as `app.handler`"),
+            };
+        }
+        let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
+        if !(1..=HANDLER_BYTES_MAX).contains(&self.handler.len())
+            || !self.handler.chars().all(is_plain)
+        {
+            return wrong("handler", "must be 1 to 128 bytes without blanks, as `bootstrap`");
+        }
+        if self.isolation == Backend::Qemu {
+            let why =
+                "machines run Python functions only: runtime = \"provided\" needs \"process\"";
+            return wrong("isolation", why);
+        }
+        if !self.mode.is_offloaded() {
+            let why = "runtime = \"provided\" has no network: choose \"offload\", \"prefetch\" or \"sdk\"";
+            return wrong("mode", why);
+        }
+        let of_python = [
+            ("python", self.python.is_some()),
+            ("packages", !self.packages.is_empty()),
+            ("preload", !self.preload.modules.is_empty()),
+        ];
+        match of_python.iter().find(|(_, is_there)| *is_there) {
+            Some((key, _)) => wrong(key, "is for runtime = \"python\" only"),
+            None => Ok(()),
+        }
     }
 
     /// The parsed hints.
@@ -233,6 +274,14 @@ mod tests {
     }
 
     #[test]
+    fn a_handler_of_an_own_runtime_is_any_text() {
+        for handler in ["bootstrap", "hello.handler", "com.example.Handler::call"] {
+            let text = format!("handler = \"{handler}\"\nruntime = \"provided\"\n");
+            assert_eq!(parsed(&text).unwrap().runtime, Runtime::Provided);
+        }
+    }
+
+    #[test]
     fn everything_can_be_said() {
         let text = "handler = \"a/b.handler\"\ntenant = \"t\"\nmemory = \"256MiB\"\ntimeout = \"5s\"\n\
             isolation = \"qemu\"\nmode = \"prefetch\"\nwrites = \"early-reply\"\nconcurrency = 2\n\
@@ -259,6 +308,11 @@ mod tests {
             ("handler = \"a.b\"\nrole = { a = 1 }", "role"),
             ("handler = \"a.b\"\n[environment]\nUNLADE_CHANNEL_FD = \"3\"", "environment"),
             ("handler = \"a.b\"\nmod = \"sdk\"", "mod"),
+            ("handler = \"a.b\"\nruntime = \"java\"", "runtime"),
+            ("handler = \"a b\"\nruntime = \"provided\"", "handler"),
+            ("handler = \"b\"\nruntime = \"provided\"\nisolation = \"qemu\"", "isolation"),
+            ("handler = \"b\"\nruntime = \"provided\"\nmode = \"stock\"", "mode"),
+            ("handler = \"b\"\nruntime = \"provided\"\npython = \"/usr/bin/python3\"", "python"),
         ] {
             let error = parsed(text).unwrap_err();
             assert!(error.contains(key), "{text}: {error}");

@@ -132,12 +132,27 @@ impl RequestMethod {
     }
 }
 
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// Returns true for a header field that the host makes, or that belongs to one connection. The name
+/// is in small letters.
+pub fn is_of_the_host(name: &str) -> bool {
+    FIELDS_OF_THE_HOST.contains(&name)
+        || FIELDS_OF_THE_HOST_BEGIN.iter().any(|start| name.starts_with(start))
+}
+
 /// The head of a request to a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestHead {
     /// The name of the service, as boto3 has it: `dynamodb`.
     pub service: String,
+    /// True if `service` is the name in signatures: services that share it are told apart by the
+    /// request.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub signing_name: bool,
     /// The operation that the guest claims: `GetItem`.
     pub operation: String,
     /// The region of the function's client.
@@ -234,10 +249,7 @@ impl RequestHead {
             if !value.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
                 return Err(RequestError::Malformed("value of a header field"));
             }
-            let begins = |start: &&str| name.starts_with(start);
-            if FIELDS_OF_THE_HOST.contains(&name.as_str())
-                || FIELDS_OF_THE_HOST_BEGIN.iter().any(begins)
-            {
+            if is_of_the_host(name) {
                 return Err(RequestError::Field(name.clone()));
             }
         }
@@ -317,6 +329,7 @@ mod tests {
     fn head() -> RequestHead {
         RequestHead {
             service: "dynamodb".into(),
+            signing_name: false,
             operation: "GetItem".into(),
             region: "eu-west-1".into(),
             method: RequestMethod::Post,

@@ -14,6 +14,7 @@
 //! - [`request`]: parameters to a request of the S3 REST API; [`encode`], [`value`], [`xml`];
 //! - [`retry`]: the retry policy;
 //! - [`response`]: a response to an SDK's result, or its error ([`failure`]);
+//! - [`served`]: the tables in the other direction, for a server that SDKs call;
 //! - [`pending`]: writes that were acknowledged and are not durable: their visibility and order;
 //! - [`journal`]: records of writes that were acknowledged to a caller.
 //!
@@ -69,6 +70,7 @@ pub mod policy;
 pub mod request;
 pub mod response;
 pub mod retry;
+pub mod served;
 pub mod value;
 pub mod xml;
 

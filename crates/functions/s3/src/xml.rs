@@ -104,6 +104,21 @@ fn one(
     Ok(())
 }
 
+/// Writes a document whose root has text only.
+pub fn write_text(root: &str, text: &str) -> Vec<u8> {
+    let mut out = format!("<{root} xmlns=\"{NAMESPACE}\">");
+    escape(text, &mut out);
+    out.push_str(&format!("</{root}>"));
+    out.into_bytes()
+}
+
+/// Appends an element that has text only.
+pub fn element_of_text(element: &str, text: &str, out: &mut String) {
+    out.push_str(&format!("<{element}>"));
+    escape(text, out);
+    out.push_str(&format!("</{element}>"));
+}
+
 /// Escapes text (XML 1.0 §2.4); characters that XML cannot contain become U+FFFD.
 fn escape(text: &str, out: &mut String) {
     for character in text.chars() {

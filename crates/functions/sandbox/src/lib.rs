@@ -16,6 +16,7 @@
 //! let launcher = Launcher {
 //!     program: "/proc/self/exe".into(),
 //!     arguments: vec!["fn".into(), "sandbox".into()],
+//!     init: vec!["fn".into(), "init".into()],
 //! };
 //! let backend = Process::new(ProcessConfig::default(), launcher);
 //! backend.probe()?; // names what this machine lacks
@@ -28,7 +29,7 @@
 //! ```
 //!
 //! # Limits
-//! Linux, root, Python functions; a template has at most [`process::INSTANCES_MAX`] instances.
+//! Linux, root; functions in other languages than Python in sandboxed processes only; a template has at most [`process::INSTANCES_MAX`] instances.
 //! Futures stay on one thread. Machines need QEMU 8.2 or later and are slow without KVM. No
 //! `unsafe`.
 #![forbid(unsafe_code)]

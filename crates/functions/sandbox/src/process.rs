@@ -24,6 +24,7 @@
 //! - [`launch`]: the executable; `supervisor`: its first stage, `confine`: its second one;
 //! - `root`: files and mounts; `groups`: control groups; `syscalls`: the system call filter;
 //! - `template`: a zygote, and the start of instances; `serve`: messages of zygote and supervisor;
+//! - `provided`: instances of a runtime of the function's own, each in a sandbox of its own;
 //! - `instance`: one instance; `usage`: resource usage; `output`: captured output.
 
 mod config;
@@ -37,6 +38,7 @@ mod message;
 mod output;
 mod packet;
 mod probe;
+mod provided;
 mod root;
 mod serve;
 mod spec;
@@ -51,7 +53,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use unlade_fn_model::isolation::{Image, Isolation, IsolationError, Local, Template};
+use unlade_fn_model::isolation::{Image, Isolation, IsolationError, Local, Runtime, Template};
 
 pub use config::{INSTANCES_MAX, Launcher, ProcessConfig};
 pub use error::NAME;
@@ -60,6 +62,11 @@ use interpreter::Interpreter;
 
 /// Number of templates of this process, which makes their groups and users unique.
 static TEMPLATES: AtomicU32 = AtomicU32::new(0);
+
+/// The number of the next sandbox.
+fn next_number() -> u32 {
+    TEMPLATES.fetch_add(1, Ordering::Relaxed)
+}
 
 /// The backend of sandboxed processes.
 pub struct Process {
@@ -87,8 +94,13 @@ impl Process {
 
     async fn prepared(&self, image: &Image) -> Result<Rc<dyn Template>, IsolationError> {
         self.probe()?;
+        if image.runtime == Runtime::Provided {
+            let (config, launcher) = (&self.config, &self.launcher);
+            let template = provided::Provided::new(image, config, launcher, next_number)?;
+            return Ok(Rc::new(template));
+        }
         let interpreter = self.interpreter(&image.python).await?;
-        let number = TEMPLATES.fetch_add(1, Ordering::Relaxed);
+        let number = next_number();
         let spec = spec::of(image, &interpreter, &self.config, number)?;
         let template = template::Zygote::start(image, spec, &self.config, &self.launcher).await?;
         Ok(Rc::new(template))

@@ -13,7 +13,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use unlade_command::output::line;
 use unlade_command::program;
-use unlade_fn_model::isolation::{Image, Isolation, Mode, Preload, Started};
+use unlade_fn_model::isolation::{Image, Isolation, Mode, Preload, Runtime, Started};
 use unlade_fn_sandbox::process::{Launcher, Process, ProcessConfig};
 use unlade_fn_sandbox::qemu::{Accelerator, Qemu, QemuConfig};
 
@@ -74,6 +74,7 @@ fn image(code: &Path, guest: &Path, backend: Backend) -> Image {
         handler: "app.handler".to_owned(),
         code: code.to_owned(),
         guest: guest.to_owned(),
+        runtime: Runtime::Python,
         python: "/usr/bin/python3".into(),
         packages: Vec::new(),
         environment: BTreeMap::new(),
@@ -91,7 +92,8 @@ async fn processes(image: &Image, starts: usize, sink: &mut Sink) -> Result<()> 
     for (spares, pause_ms) in CASES {
         let config = ProcessConfig { spares, ..ProcessConfig::default() };
         let arguments = ["fn", "sandbox"].map(str::to_owned).to_vec();
-        let launcher = Launcher { program: program::find(program::UNLADE)?, arguments };
+        let launcher =
+            Launcher { program: program::find(program::UNLADE)?, arguments, init: Vec::new() };
         let process = Process::new(config, launcher);
         let begun = Instant::now();
         let template = process.prepare(image).await?;

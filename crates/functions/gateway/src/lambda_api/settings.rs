@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use unlade_config::ByteSize;
+use unlade_fn_model::isolation::Runtime;
 use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::lifecycle::Edition;
 
@@ -93,8 +94,11 @@ impl Settings {
         only(own, "EphemeralStorage", &scratch, "the operator sets `scratch` in fn.toml")?;
         logging(own)?;
         let runtime = own.text("Runtime")?;
-        if let Some(runtime) = runtime.as_ref().filter(|name| !name.starts_with("python3")) {
-            let why = format!("Runtime: {runtime:?} is not served; python3 and its versions are");
+        if let Some(runtime) = runtime.as_ref().filter(|name| runtime_of(name).is_none()) {
+            let why = format!(
+                "Runtime: {runtime:?} is not served; python3 and its versions, provided.al2023, \
+                 provided.al2 and provided are"
+            );
             return Err(refused(why));
         }
         let description = own.text("Description")?;
@@ -132,12 +136,23 @@ impl Settings {
         manifest.timeout = self.timeout.unwrap_or(manifest.timeout);
         manifest.memory = self.memory.unwrap_or(manifest.memory);
         manifest.environment = self.environment.unwrap_or_else(|| manifest.environment.clone());
-        edition.runtime = self.runtime.unwrap_or_else(|| edition.runtime.clone());
+        if let Some(runtime) = self.runtime {
+            manifest.runtime = runtime_of(&runtime).unwrap_or(manifest.runtime);
+            edition.runtime = runtime;
+        }
         edition.role = self.role.unwrap_or_else(|| edition.role.clone());
         edition.description = self.description.unwrap_or_else(|| edition.description.clone());
         let invalid = |error: unlade_fn_model::ManifestError| refused(error.to_string());
         permit::role_name(&edition.role).map_err(invalid)?;
         edition.manifest.check().map_err(invalid)
+    }
+}
+
+/// The runtime of a manifest, by Lambda's name.
+fn runtime_of(name: &str) -> Option<Runtime> {
+    match name {
+        "provided" | "provided.al2" | "provided.al2023" => Some(Runtime::Provided),
+        _ => name.starts_with("python3").then_some(Runtime::Python),
     }
 }
 

@@ -20,6 +20,10 @@ pub struct Launcher {
     pub program: PathBuf,
     /// For example `["fn", "sandbox"]`.
     pub arguments: Vec<String>,
+    /// The arguments with which the executable is the first process of a sandbox for
+    /// [`Runtime::Provided`](unlade_fn_model::isolation::Runtime::Provided), for example
+    /// `["fn", "init"]`.
+    pub init: Vec<String>,
 }
 
 /// `[isolation.process]`.

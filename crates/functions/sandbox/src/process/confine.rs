@@ -59,7 +59,7 @@ fn confined(supervisor: &OwnedFd) -> Result<Infallible> {
     // supervisor early.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     rustix::process::chdir(TASK).map_err(|error| tried(TASK, error))?;
-    syscalls::confine(spec.network)?;
+    syscalls::confine(spec.network || spec.loopback)?;
     become_interpreter(&spec, control)
 }
 
@@ -111,6 +111,12 @@ fn give_up() -> rustix::io::Result<()> {
 }
 
 fn become_interpreter(spec: &Spec, control: OwnedFd) -> Result<Infallible> {
+    if spec.control_is_stdin {
+        let mut command = Command::new(&spec.program);
+        command.args(&spec.arguments).env_clear().envs(&spec.environment);
+        let error = command.stdin(Stdio::from(control)).exec();
+        return Err(Error::new(error.kind(), format!("{}: {error}", spec.program.display())));
+    }
     // The copy has no CLOEXEC; the interpreter inherits it, and this process does not close it.
     let inherited = rustix::io::dup(control.as_fd())?;
     let number = inherited.as_raw_fd().to_string();

@@ -6,13 +6,17 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use unlade_fn_model::isolation::{Image, IsolationError, Mode};
 
-use super::config::{IDS_END, IDS_OF_TEMPLATE, ProcessConfig};
+use super::config::{IDS_END, IDS_OF_TEMPLATE, Launcher, ProcessConfig};
 use super::error::system;
 use super::groups::{self, Hierarchy, Limits};
 use super::interpreter::Interpreter;
 
 /// The directory of the function's code.
 pub const TASK: &str = "/var/task";
+/// The executable that is the first process, for a runtime of the function's own.
+const INIT: &str = "/opt/unlade/init";
+/// The function's executable, for a runtime of its own.
+const BOOTSTRAP: &str = "bootstrap";
 /// The directory of the guest's package.
 const GUEST: &str = "/opt/unlade";
 /// The parent directory of packages, by number.
@@ -52,6 +56,10 @@ pub struct Spec {
     pub host: String,
     /// True if it has the host's network.
     pub network: bool,
+    /// True if it has a loopback interface of its own; false if it has none, or the host's.
+    pub loopback: bool,
+    /// True if the program gets the control socket as its standard input, false if its number.
+    pub control_is_stdin: bool,
     /// Mounts; parents precede their children.
     pub binds: Vec<Bind>,
     /// Symbolic links: path and target.
@@ -82,13 +90,68 @@ pub fn of(
     config: &ProcessConfig,
     number: u32,
 ) -> Result<Spec, IsolationError> {
-    let (binds, links) = files(image, interpreter)?;
+    let (mut binds, links) = files(image, &interpreter.places)?;
+    binds.extend(directory(&image.guest.join("unlade_guest"), &guest_package())?);
+    for (number, packages) in image.packages.iter().enumerate() {
+        binds.extend(directory(packages, &Path::new(PACKAGES).join(number.to_string()))?);
+    }
+    let spec = common(image, (binds, links), config, number);
+    Ok(Spec {
+        program: interpreter.executable.clone(),
+        arguments: arguments(image),
+        environment: environment(image, interpreter),
+        ..spec
+    })
+}
+
+/// Creates the specification of one instance of a function with a runtime of its own.
+///
+/// # Errors
+/// As [`of`]; the code has no executable `bootstrap`.
+pub fn provided(
+    image: &Image,
+    launcher: &Launcher,
+    config: &ProcessConfig,
+    number: u32,
+) -> Result<Spec, IsolationError> {
+    executable(image)?;
+    let (mut binds, links) = files(image, &[])?;
+    let program = std::fs::canonicalize(&launcher.program);
+    let source = program.map_err(|e| system(launcher.program.display().to_string(), e))?;
+    binds.push(Bind { source, target: PathBuf::from(INIT) });
+    let spec = common(image, (binds, links), config, number);
+    Ok(Spec {
+        loopback: true,
+        control_is_stdin: true,
+        program: PathBuf::from(INIT),
+        arguments: launcher.init.clone(),
+        environment: environment_provided(image),
+        ..spec
+    })
+}
+
+/// Checks that the code has its executable.
+fn executable(image: &Image) -> Result<(), IsolationError> {
+    use std::os::unix::fs::PermissionsExt;
+    let found = std::fs::metadata(image.code.join(BOOTSTRAP));
+    if found.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o5 == 0o5) {
+        return Ok(());
+    }
+    let why = "runtime = \"provided\" needs an executable file `bootstrap` beside the function's \
+               files, readable by all (chmod 755 bootstrap)";
+    Err(IsolationError::Function { function: image.function.clone(), why: why.to_owned() })
+}
+
+/// The part of a specification that does not depend on the runtime.
+fn common(image: &Image, (binds, links): Files, config: &ProcessConfig, number: u32) -> Spec {
     let span = IDS_END.saturating_sub(config.ids_first) / IDS_OF_TEMPLATE;
     let ids_first = config.ids_first + (number % span.max(1)) * IDS_OF_TEMPLATE;
-    Ok(Spec {
+    Spec {
         host: image.function.replace('_', "-"),
         network: image.network,
-        binds,
+        loopback: false,
+        control_is_stdin: false,
+        binds: outermost(binds),
         links,
         ids_first,
         limits: Limits {
@@ -99,15 +162,28 @@ pub fn of(
         },
         hierarchies: groups::hierarchies(),
         group: groups::of_template(&config.cgroup, number, &image.function),
-        program: interpreter.executable.clone(),
-        arguments: arguments(image),
-        environment: environment(image, interpreter),
-    })
+        program: PathBuf::new(),
+        arguments: Vec::new(),
+        environment: BTreeMap::new(),
+    }
 }
 
 type Files = (Vec<Bind>, Vec<(PathBuf, PathBuf)>);
 
-fn files(image: &Image, interpreter: &Interpreter) -> Result<Files, IsolationError> {
+/// The place of the guest's package.
+fn guest_package() -> PathBuf {
+    Path::new(GUEST).join("unlade_guest")
+}
+
+/// A mount of a directory that every user has to be able to read.
+fn directory(source: &Path, target: &Path) -> Result<[Bind; 1], IsolationError> {
+    readable(source)?;
+    let source = std::path::absolute(source).map_err(|e| system("absolute path", e))?;
+    Ok([Bind { source, target: target.to_owned() }])
+}
+
+/// The files of the host, those at `places` included, and the function's code.
+fn files(image: &Image, places: &[PathBuf]) -> Result<Files, IsolationError> {
     let mut binds = Vec::new();
     let same = |path: &Path| Bind { source: path.to_owned(), target: path.to_owned() };
     let mut links = Vec::new();
@@ -120,22 +196,13 @@ fn files(image: &Image, interpreter: &Interpreter) -> Result<Files, IsolationErr
     }
     let network: &[&str] = if image.network { &NETWORK } else { &[] };
     let named = SYSTEM.iter().chain(network).map(Path::new).filter(|path| path.exists());
-    binds.extend(named.chain(interpreter.places.iter().map(PathBuf::as_path)).map(same));
-    let mut own = vec![(image.code.clone(), PathBuf::from(TASK))];
-    own.push((image.guest.join("unlade_guest"), Path::new(GUEST).join("unlade_guest")));
-    for (number, directory) in image.packages.iter().enumerate() {
-        own.push((directory.clone(), Path::new(PACKAGES).join(number.to_string())));
+    binds.extend(named.chain(places.iter().map(PathBuf::as_path)).map(same));
+    binds.extend(directory(&image.code, Path::new(TASK))?);
+    if let Some(relay) = image.relay.as_deref().and_then(Path::parent) {
+        let source = std::path::absolute(relay).map_err(|e| system("absolute path", e))?;
+        binds.push(Bind { source, target: PathBuf::from(RELAY) });
     }
-    for (source, _) in &own {
-        readable(source)?;
-    }
-    let relay = image.relay.as_deref().and_then(Path::parent);
-    own.extend(relay.map(|directory| (directory.to_owned(), PathBuf::from(RELAY))));
-    for (source, target) in own {
-        let whole = std::path::absolute(&source).map_err(|e| system("absolute path", e))?;
-        binds.push(Bind { source: whole, target });
-    }
-    Ok((outermost(binds), links))
+    Ok((binds, links))
 }
 
 /// Checks that every user may read a directory, because the function's user owns nothing.
@@ -209,10 +276,32 @@ fn environment(image: &Image, interpreter: &Interpreter) -> BTreeMap<String, Str
     out
 }
 
+/// The environment of a runtime of the function's own: as Lambda's, without the two ports.
+fn environment_provided(image: &Image) -> BTreeMap<String, String> {
+    let mut out: BTreeMap<String, String> = [
+        ("PATH", "/usr/local/bin:/usr/bin:/bin:/opt/bin"),
+        ("LD_LIBRARY_PATH", "/var/task:/var/task/lib:/opt/lib"),
+        ("HOME", "/tmp"),
+        ("LANG", "C.UTF-8"),
+        ("TZ", ":UTC"),
+        ("AWS_EXECUTION_ENV", "AWS_Lambda_provided"),
+        ("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand"),
+        ("LAMBDA_RUNTIME_DIR", "/var/runtime"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    out.insert("AWS_LAMBDA_LOG_GROUP_NAME".to_owned(), format!("/aws/lambda/{}", image.function));
+    out.insert("AWS_LAMBDA_LOG_STREAM_NAME".to_owned(), "instance".to_owned());
+    out.extend(image.environment.clone());
+    // The function cannot override this.
+    out.insert("LAMBDA_TASK_ROOT".to_owned(), TASK.to_owned());
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unlade_fn_model::isolation::Preload;
+    use unlade_fn_model::isolation::{Preload, Runtime};
 
     fn image(directory: &Path) -> Image {
         std::fs::create_dir_all(directory.join("guest/unlade_guest")).unwrap();
@@ -222,6 +311,7 @@ mod tests {
             handler: "app.handler".to_owned(),
             code: directory.join("code"),
             guest: directory.join("guest"),
+            runtime: Runtime::Python,
             python: "/usr/bin/python3".into(),
             packages: Vec::new(),
             environment: [("HOME", "/x"), ("PYTHONPATH", "/y")]

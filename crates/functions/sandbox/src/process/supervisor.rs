@@ -229,6 +229,10 @@ fn launched(spec: &Spec, groups: &Groups, control: &OwnedFd) -> Result<Zygote> {
         namespaces.push(Namespace::Network);
     }
     unshare(&namespaces).map_err(|error| Error::other(format!("new namespaces: {error}")))?;
+    if spec.loopback && !spec.network {
+        unlade_sys::link::bring_up("lo")
+            .map_err(|error| Error::other(format!("the loopback interface: {error}")))?;
+    }
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let kind = SocketType::SEQPACKET;
     let (socket, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;

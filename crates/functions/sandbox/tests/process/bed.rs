@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::fs::MemfdFlags;
 use serde_json::{Value, json};
 use unlade_fn_model::isolation::{
-    Image, Instance, Isolation, IsolationError, Mode, Origin, Preload, Started, Template,
+    Image, Instance, Isolation, IsolationError, Mode, Origin, Preload, Runtime, Started, Template,
 };
 use unlade_fn_sandbox::process::{Launcher, Process, ProcessConfig};
 use unlade_guest_protocol::{Deframer, Frame, InvokeHead, Layout};
@@ -50,8 +50,11 @@ pub fn bed_with(change: impl FnOnce(&mut ProcessConfig)) -> Option<Bed> {
     let function = format!("tested-{}", BEDS.fetch_add(1, Ordering::Relaxed));
     let mut config = ProcessConfig::default();
     change(&mut config);
-    let launcher =
-        Launcher { program: env!("CARGO_BIN_EXE_sandbox-launcher").into(), arguments: Vec::new() };
+    let launcher = Launcher {
+        program: env!("CARGO_BIN_EXE_sandbox-launcher").into(),
+        arguments: Vec::new(),
+        init: Vec::new(),
+    };
     let process = Process::new(config, launcher);
     if let Err(error) = process.probe() {
         println!("skipped: {error}");
@@ -68,6 +71,7 @@ pub fn bed_with(change: impl FnOnce(&mut ProcessConfig)) -> Option<Bed> {
         handler: "app.handler".to_owned(),
         code,
         guest: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../guest/python"),
+        runtime: Runtime::Python,
         python: "python3".into(),
         packages: Vec::new(),
         environment: [("GIVEN".to_owned(), "yes".to_owned())].into(),

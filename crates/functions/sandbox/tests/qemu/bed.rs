@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
-use unlade_fn_model::isolation::{Image, Isolation, Mode, Preload};
+use unlade_fn_model::isolation::{Image, Isolation, Mode, Preload, Runtime};
 use unlade_fn_sandbox::qemu::{Qemu, QemuConfig};
 use unlade_fn_worker::config::{InstanceConfig, StoreConfig, TenantConfig, WorkerConfig};
 use unlade_guest_protocol::control::{ControlHead, Message, WriteMode};
@@ -52,6 +52,7 @@ pub fn image(dir: &Path, function: &str, source: &str) -> Image {
         handler: "app.handler".to_owned(),
         code,
         guest: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../guest/python"),
+        runtime: Runtime::Python,
         python: PathBuf::from("/usr/bin/python3"),
         packages: Vec::new(),
         environment: BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]),

@@ -50,7 +50,9 @@ pub fn refused(caller: &Caller, refusal: Refusal) -> Failed {
 /// The request is refused, or the service cannot be reached.
 pub async fn act(caller: &Caller, head: &RequestHead, body: &Rc<Body>) -> Result<Answer, Failed> {
     let refuse = |refusal| refused(caller, refusal);
-    let service = services::find(&head.service).map_err(refuse)?;
+    let service = services::of_request(head).map_err(refuse)?;
+    let named = RequestHead { service: service.name.to_owned(), ..head.clone() };
+    let head = &named;
     let told = told::tell(service, head, body.bytes()).map_err(refuse)?;
     let is_aws = caller.tenant.services.is_aws(service);
     let asked = resources::asked(service, is_aws, head, &told);

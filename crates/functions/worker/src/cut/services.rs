@@ -101,6 +101,37 @@ pub fn find(name: &str) -> Result<&'static Service, Refusal> {
     })
 }
 
+/// The service of a request. Where the guest has only the name in signatures, services that share
+/// it are told apart by `x-amz-target`, by the name of boto3, or by an operation's path.
+///
+/// # Errors
+/// No service, or more than one, fits.
+pub fn of_request(head: &RequestHead) -> Result<&'static Service, Refusal> {
+    if !head.signing_name {
+        return find(&head.service);
+    }
+    let mut fitting: Vec<_> = table().values().filter(|s| s.signing == head.service).collect();
+    if let Some((target, _)) = head.header("x-amz-target").and_then(|t| t.rsplit_once('.')) {
+        fitting.retain(|service| service.target == Some(target));
+    } else if fitting.len() > 1 {
+        match fitting.iter().find(|service| service.name == head.service) {
+            Some(service) => fitting = vec![service],
+            None => fitting.retain(|service| by_path(service, head).is_some()),
+        }
+    }
+    match fitting.as_slice() {
+        [service] => Ok(service),
+        [] => find(&head.service),
+        _ => {
+            let why = format!(
+                "several services sign as {}, and the request fits more than one",
+                head.service
+            );
+            Err(Refusal::new(CutRefusal::Service, why))
+        }
+    }
+}
+
 /// An operation that was found by method and path, and the variable segments of its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -172,6 +203,7 @@ mod tests {
     fn head(method: RequestMethod, path: &str, query: &str) -> RequestHead {
         RequestHead {
             service: "lambda".into(),
+            signing_name: false,
             operation: String::new(),
             region: "us-east-1".into(),
             method,
@@ -203,6 +235,34 @@ mod tests {
         assert_eq!(find("iam").unwrap().fixed_region, Some("us-east-1"));
         for name in ["s3", "s3control", "", "dynamodb.evil", "-"] {
             assert_eq!(find(name).unwrap_err().kind, CutRefusal::Service, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_service_is_found_by_its_name_in_signatures() {
+        let signed = |service: &str, target: Option<&str>, path: &str| {
+            let headers = target.map(|target| ("x-amz-target".to_owned(), target.to_owned()));
+            let request = RequestHead {
+                service: service.into(),
+                signing_name: true,
+                headers: headers.into_iter().collect(),
+                ..head(RequestMethod::Post, path, "")
+            };
+            of_request(&request).map(|service| service.name).ok()
+        };
+        assert_eq!(signed("monitoring", None, "/"), Some("cloudwatch"));
+        assert_eq!(signed("sqs", Some("AmazonSQS.SendMessage"), "/"), Some("sqs"));
+        let streams = Some("DynamoDBStreams_20120810.GetRecords");
+        assert_eq!(signed("dynamodb", streams, "/"), Some("dynamodbstreams"));
+        let table = Some("DynamoDB_20120810.GetItem");
+        assert_eq!(signed("dynamodb", table, "/"), Some("dynamodb"));
+        let invoke = "/2015-03-31/functions/f/invocations";
+        assert_eq!(signed("lambda", None, invoke), Some("lambda"));
+        // Of a service that is carried, without its target: its name decides, and its protocol then
+        // refuses the request.
+        assert_eq!(signed("dynamodb", Some("Other.GetItem"), "/"), Some("dynamodb"));
+        for nobody in ["s3", "evil", ""] {
+            assert_eq!(signed(nobody, None, "/"), None, "{nobody}");
         }
     }
 

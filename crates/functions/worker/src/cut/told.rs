@@ -171,6 +171,7 @@ pub(crate) mod tests {
         let field = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         RequestHead {
             service: service.into(),
+            signing_name: false,
             operation: operation.into(),
             region: "us-east-1".into(),
             method: RequestMethod::Post,

@@ -1,0 +1,135 @@
+//! What the servers of an instance share: the states, `bootstrap`, and the replies.
+
+use std::cell::{RefCell, RefMut};
+use std::io::Result;
+use std::process::ExitStatus;
+use std::rc::Rc;
+
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use unlade_guest_protocol::frame::FRAME_BYTES_MAX;
+use unlade_guest_protocol::{Frame, HandlerStatus, ReplyHead};
+
+use crate::bootstrap::{Bootstrap, Ports};
+use crate::invocation::{self, End, Invocations, Outcome};
+use crate::link::{Held, Invoked, Link};
+
+/// Longest result that a frame carries: the end of the log, in JSON, may have six bytes for each.
+const INLINE_BYTES_MAX: usize = FRAME_BYTES_MAX - 32 * 1024;
+
+/// What the servers share.
+pub struct Instance {
+    /// The channel to the worker.
+    pub link: Rc<Link>,
+    ports: Ports,
+    states: RefCell<Invocations>,
+    changes: Notify,
+    bootstrap: RefCell<Rc<Bootstrap>>,
+    /// The slots of the last result, until the next invocation.
+    lent: RefCell<Option<Held>>,
+}
+
+impl Instance {
+    /// An instance whose `bootstrap` was started.
+    pub fn new(link: Rc<Link>, ports: Ports, bootstrap: Bootstrap) -> Rc<Instance> {
+        let bootstrap = Rc::new(bootstrap);
+        watch(&bootstrap);
+        Rc::new(Instance {
+            link,
+            ports,
+            states: Invocations::new().into(),
+            changes: Notify::new(),
+            bootstrap: bootstrap.into(),
+            lent: RefCell::default(),
+        })
+    }
+
+    /// The states of its invocations.
+    pub fn states(&self) -> RefMut<'_, Invocations> {
+        self.states.borrow_mut()
+    }
+
+    /// Waits for the next change of the states.
+    pub fn change(&self) -> Notified<'_> {
+        self.changes.notified()
+    }
+
+    /// Tells that the states have changed.
+    pub fn changed(&self) {
+        self.changes.notify_waiters();
+        let tried = self.states().tried();
+        self.reply(tried);
+    }
+
+    /// Replies to the host.
+    pub fn reply(&self, outcome: Option<Outcome>) {
+        let Some(Outcome { id, mut status, mut result }) = outcome else { return };
+        let bootstrap = self.bootstrap.borrow().clone();
+        let log_tail = bootstrap.output.take();
+        let mut result_slot = None;
+        if result.len() > INLINE_BYTES_MAX {
+            match self.link.whole(&result) {
+                Some(held) => {
+                    result_slot = Some(held.first);
+                    *self.lent.borrow_mut() = Some(held);
+                }
+                None => {
+                    let room = self.link.slots_bytes();
+                    let why = format!("{} bytes; the region has room for {room}", result.len());
+                    result = invocation::error("Function.ResponseSizeTooLarge", &why);
+                    status = HandlerStatus::Error;
+                }
+            }
+        }
+        let result_bytes = result.len() as u32;
+        let head = ReplyHead { id, status, log_tail, result_bytes, result_slot };
+        let follows = if result_slot.is_some() { Vec::new() } else { result.to_vec() };
+        if let Err(error) = self.link.send(&Frame::Reply(head, follows)) {
+            eprintln!("unlade: the reply: {error}");
+        }
+    }
+
+    fn start(self: &Rc<Instance>) -> Result<()> {
+        let bootstrap = Rc::new(Bootstrap::start(&self.ports)?);
+        watch(&bootstrap);
+        *self.bootstrap.borrow_mut() = bootstrap;
+        Ok(())
+    }
+
+    /// Takes an invocation, for which `bootstrap` may have to be started again.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn invoked(self: &Rc<Instance>, Invoked { head, event }: Invoked) -> Result<()> {
+        *self.lent.borrow_mut() = None;
+        if self.states().invoked(head, event) {
+            self.bootstrap.borrow().kill();
+            self.start()?;
+            self.states().restarted();
+        }
+        self.changed();
+        Ok(())
+    }
+
+    /// Takes the children that have ended; the status of `bootstrap` if the instance ends with it.
+    pub fn reap(&self) -> Option<ExitStatus> {
+        let bootstrap = self.bootstrap.borrow().clone();
+        let status = bootstrap.reap()?;
+        let printed = bootstrap.output.take();
+        let why = format!("bootstrap ended: {status}. {}", printed.trim_end());
+        let end = self.states().ended(&why);
+        match end {
+            End::Stay(outcome) => {
+                self.reply(outcome);
+                None
+            }
+            End::Leave => Some(status),
+        }
+    }
+}
+
+/// Passes the output of a `bootstrap` on, as long as somebody may print.
+fn watch(bootstrap: &Rc<Bootstrap>) {
+    let bootstrap = bootstrap.clone();
+    tokio::task::spawn_local(async move { bootstrap.output.run().await });
+}

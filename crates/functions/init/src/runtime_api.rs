@@ -1,0 +1,197 @@
+//! The Lambda Runtime API, version 2018-06-01, for one `bootstrap`.
+
+use std::rc::Rc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::{Method, Request, StatusCode};
+use serde_json::{Value, json};
+use unlade_guest_protocol::InvokeHead;
+
+use crate::http::{self, Body};
+use crate::instance::Instance;
+use crate::invocation::{self, RESPONSE_BYTES_MAX, Refusal, Response};
+
+/// The start of all paths.
+const BASE: &str = "/2018-06-01/runtime/";
+/// Most bytes of an error that `bootstrap` reports.
+const ERROR_BYTES_MAX: usize = 256 * 1024;
+/// The field with an error's type, also as a trailer of a streamed response.
+const ERROR_TYPE: &str = "lambda-runtime-function-error-type";
+/// The trailer with an error of a streamed response, in base64.
+const ERROR_BODY: &str = "lambda-runtime-function-error-body";
+
+/// Answers one request.
+pub async fn answer(instance: Rc<Instance>, request: Request<Incoming>) -> hyper::Response<Body> {
+    let path = request.uri().path().to_owned();
+    let Some(rest) = path.strip_prefix(BASE) else { return unknown(&path) };
+    let parts: Vec<&str> = rest.split('/').collect();
+    match (request.method(), parts.as_slice()) {
+        (&Method::GET, ["invocation", "next"]) => next(&instance).await,
+        (&Method::POST, ["invocation", id, "response"]) => respond(&instance, id, request).await,
+        (&Method::POST, ["invocation", id, "error"]) => fail(&instance, id, request).await,
+        (&Method::POST, ["init", "error"]) => init_error(&instance, request).await,
+        _ => unknown(&path),
+    }
+}
+
+fn unknown(path: &str) -> hyper::Response<Body> {
+    let what = format!("the Runtime API has no {path}");
+    refusal(StatusCode::NOT_FOUND, "InvalidRequest", &what)
+}
+
+fn refusal(status: StatusCode, kind: &str, message: &str) -> hyper::Response<Body> {
+    http::json(status, &json!({"errorType": kind, "errorMessage": message}))
+}
+
+fn refused(why: Refusal) -> hyper::Response<Body> {
+    match why {
+        Refusal::State => refusal(
+            StatusCode::FORBIDDEN,
+            "InvalidStateTransition",
+            "the state of the runtime does not allow this request",
+        ),
+        Refusal::Id => refusal(StatusCode::BAD_REQUEST, "InvalidRequestID", "Invalid request ID"),
+    }
+}
+
+fn accepted() -> hyper::Response<Body> {
+    http::json(StatusCode::ACCEPTED, &json!({"status": "OK"}))
+}
+
+async fn next(instance: &Rc<Instance>) -> hyper::Response<Body> {
+    if let Err(why) = instance.states().ask() {
+        return refused(why);
+    }
+    instance.changed();
+    loop {
+        // Before the check, so that no change is missed.
+        let changed = instance.change();
+        let event = instance.states().deliver();
+        if let Some((head, event)) = event {
+            return delivered(&head, event);
+        }
+        changed.await;
+    }
+}
+
+fn delivered(head: &InvokeHead, event: Bytes) -> hyper::Response<Body> {
+    let variable = |name: &str, other: &str| std::env::var(name).unwrap_or(other.to_owned());
+    let region = variable("AWS_REGION", "us-east-1");
+    let arn = format!("arn:aws:lambda:{region}:000000000000:function:{}", head.function);
+    let response = hyper::Response::builder()
+        .header(CONTENT_TYPE, "application/json")
+        .header("Lambda-Runtime-Aws-Request-Id", &head.id)
+        .header("Lambda-Runtime-Deadline-Ms", head.deadline_ms)
+        .header("Lambda-Runtime-Invoked-Function-Arn", arn)
+        .header("Lambda-Runtime-Trace-Id", trace(head));
+    // Names and ids of the gateway are valid values.
+    response.body(http::full(event)).unwrap_or_else(|_| unknown("invocation/next"))
+}
+
+/// A trace that is not recorded: the id is derived from the invocation's.
+fn trace(head: &InvokeHead) -> String {
+    let seconds = head.deadline_ms / 1000;
+    let digits: String = head.id.chars().filter(char::is_ascii_hexdigit).collect();
+    let digits = format!("{digits:0<24.24}");
+    let parent = digits.get(8..).unwrap_or_default();
+    format!("Root=1-{:08x}-{digits};Parent={parent};Sampled=0", seconds & 0xffff_ffff)
+}
+
+async fn respond(
+    instance: &Rc<Instance>,
+    id: &str,
+    request: Request<Incoming>,
+) -> hyper::Response<Body> {
+    let checked = instance.states().expects(id);
+    if let Err(why) = checked {
+        return refused(why);
+    }
+    let Some((result, trailers)) = http::whole(request.into_body(), RESPONSE_BYTES_MAX).await
+    else {
+        return too_large(instance, id);
+    };
+    // A streamed response (`Lambda-Runtime-Function-Response-Mode`) is held until its end, where
+    // it may have turned into an error.
+    let response = match trailers.get(ERROR_TYPE) {
+        None => Response::Result(result),
+        Some(_) => Response::Error(streamed_error(&trailers)),
+    };
+    ended(instance, id, response)
+}
+
+fn too_large(instance: &Rc<Instance>, id: &str) -> hyper::Response<Body> {
+    let refused = ended(instance, id, Response::TooLarge);
+    if refused.status() != StatusCode::ACCEPTED {
+        return refused;
+    }
+    let message = format!("Exceeded maximum allowed payload size ({RESPONSE_BYTES_MAX} bytes).");
+    refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &message)
+}
+
+fn streamed_error(trailers: &HeaderMap) -> Bytes {
+    let body = trailers.get(ERROR_BODY).and_then(|body| STANDARD.decode(body.as_bytes()).ok());
+    match body {
+        Some(body) if !body.is_empty() => body.into(),
+        _ => invocation::error(&error_type(trailers), ""),
+    }
+}
+
+fn error_type(fields: &HeaderMap) -> String {
+    let named = fields.get(ERROR_TYPE).and_then(|kind| kind.to_str().ok());
+    named.filter(|kind| !kind.is_empty()).unwrap_or("Runtime.Unknown").to_owned()
+}
+
+/// The error in a request; the type is a header field if the body has none.
+async fn reported(request: Request<Incoming>) -> Option<Bytes> {
+    let kind = error_type(request.headers());
+    let (body, _) = http::whole(request.into_body(), ERROR_BYTES_MAX).await?;
+    let is_object = serde_json::from_slice::<Value>(&body).is_ok_and(|value| value.is_object());
+    match is_object {
+        true => Some(body),
+        false => Some(invocation::error(&kind, &String::from_utf8_lossy(&body))),
+    }
+}
+
+async fn fail(
+    instance: &Rc<Instance>,
+    id: &str,
+    request: Request<Incoming>,
+) -> hyper::Response<Body> {
+    let checked = instance.states().expects(id);
+    if let Err(why) = checked {
+        return refused(why);
+    }
+    match reported(request).await {
+        Some(error) => ended(instance, id, Response::Error(error)),
+        None => too_large(instance, id),
+    }
+}
+
+fn ended(instance: &Rc<Instance>, id: &str, response: Response) -> hyper::Response<Body> {
+    let outcome = instance.states().respond(id, response);
+    match outcome {
+        Ok(outcome) => {
+            instance.reply(outcome);
+            accepted()
+        }
+        Err(why) => refused(why),
+    }
+}
+
+async fn init_error(instance: &Rc<Instance>, request: Request<Incoming>) -> hyper::Response<Body> {
+    let error = reported(request).await.unwrap_or_else(|| {
+        invocation::error("Runtime.Unknown", "the error of the start was too long")
+    });
+    let outcome = instance.states().fail(error);
+    match outcome {
+        Ok(outcome) => {
+            instance.reply(outcome);
+            accepted()
+        }
+        Err(why) => refused(why),
+    }
+}
