@@ -10,6 +10,8 @@ use std::path::PathBuf;
 mod archive;
 #[path = "../../tests/fuzz/src/chunks.rs"]
 mod chunks;
+#[path = "../../tests/fuzz/src/endpoint.rs"]
+mod endpoint;
 #[path = "../../tests/fuzz/src/guest.rs"]
 mod guest;
 #[path = "../../tests/fuzz/src/initiator.rs"]

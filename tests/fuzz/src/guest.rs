@@ -189,6 +189,7 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     add("list", 5, list);
     let head = RequestHead {
         service: "dynamodb".into(),
+        signing_name: false,
         operation: "GetItem".into(),
         region: "us-east-1".into(),
         method: RequestMethod::Post,
