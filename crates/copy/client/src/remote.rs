@@ -456,19 +456,18 @@ impl Remote {
             Kind::Send => (task.dst, true),
             Kind::Copy | Kind::Forward => return Left::Moved(0),
         };
-        let Some(passed) = i32::try_from(fd).ok().and_then(|fd| self.passed.named(fd)) else {
-            return Left::Unknown;
-        };
+        let Ok(socket) = crate::blocking::socket(Some(fd)) else { return Left::Unknown };
+        let Some(passed) = self.passed.find(socket) else { return Left::Unknown };
         if !passed.is_known(is_send, ticket, |older, bits| self.state_of(older, bits, failures)) {
             return Left::Unknown;
         }
         if !was_claimed {
             return Left::Moved(0);
         }
-        let position = crate::blocking::socket(Some(fd)).ok();
-        let position = position.and_then(|fd| passed::position(fd, is_send));
         // Below its position if a task before it did not move all of its bytes.
-        match position.and_then(|at| at.checked_sub(self.tasks.position(ticket))) {
+        match passed::position(socket, is_send)
+            .and_then(|at| at.checked_sub(self.tasks.position(ticket)))
+        {
             Some(moved) => Left::Moved(moved.min(task.len_bytes.into()) as u32),
             None => {
                 passed.break_off(is_send);

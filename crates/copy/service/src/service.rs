@@ -261,8 +261,10 @@ impl Drop for Service {
         }
         // A client that no thread has begun to serve holds its connection, and this state by its
         // ringer.
-        for mailbox in &self.shared.mailboxes {
-            drop(mailbox.shut());
+        for message in self.shared.mailboxes.iter().flat_map(Mailbox::shut) {
+            if let Message::Join(_, client) = message {
+                client.handler_event().notify();
+            }
         }
     }
 }

@@ -207,7 +207,13 @@ async fn control(
         ended = tend(&context, &mut watch) => ended,
         () = drain.reached(Phase::Draining) => Ok(()),
     };
+    // Connections that were not accepted are closed with the socket, and the descriptors in them: that
+    // may wait for their clients.
+    let socket = Arc::clone(&listening.socket);
     drop(listening);
+    let closer = std::thread::Builder::new().name("copyd-closer".to_owned());
+    // Without a thread it is closed here.
+    let _ = closer.spawn(move || drop(socket));
     // Waits for the threads. The sessions close after this, when nothing is claimed.
     drop(context.service.take());
     ended
