@@ -317,7 +317,7 @@ impl Disk for Memory {
     }
 }
 
-const ROOT: &str = "/store";
+pub const ROOT: &str = "/store";
 
 /// A store on it.
 pub fn start(disk: &Memory) -> Objects<Memory> {

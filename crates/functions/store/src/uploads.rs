@@ -188,6 +188,9 @@ impl<D: Disk> Vault<D> {
         let sum = upload.parted.and_then(|parted| parted.algorithm.of(sums));
         let sum = sum.map(|sum| format!(".{}", URL_SAFE_NO_PAD.encode(sum))).unwrap_or_default();
         let path = dir.join(format!("{number:05}.{e_tag}{sum}"));
+        let _lock = self.lock("", id);
+        // An upload that has ended meanwhile stays ended.
+        self.upload(bucket, key, id)?;
         self.keep(draft, &path)?;
         for part in self.parts_in(&dir)? {
             if part.number == number && part.path != path {
@@ -284,6 +287,8 @@ impl<D: Disk> Vault<D> {
         let mut about = About { e_tag, parts, parted: upload.parted, ..upload.about };
         about.set_checksum(&checksum);
         let version = self.commit(bucket, key, draft, about, condition)?;
+        // No part is added meanwhile, nor made a directory that nobody finds.
+        let _lock = self.lock("", id);
         self.retire(&dir)?;
         Ok(version)
     }
@@ -341,6 +346,7 @@ impl<D: Disk> Vault<D> {
     /// # Errors
     /// The upload does not exist, or the system call failed.
     pub fn abort(&self, bucket: &str, key: &str, id: &str) -> Result<(), Fault> {
+        let _lock = self.lock("", id);
         let (dir, _) = self.upload(bucket, key, id)?;
         Ok(self.retire(&dir)?)
     }

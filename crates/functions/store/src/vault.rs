@@ -586,8 +586,10 @@ impl<D: Disk> Vault<D> {
         if !is_name || bucket.contains("-.") || bucket.contains(".-") {
             return Err(Fault::BucketName(bucket.to_owned()));
         }
-        if there(self.disk.stat(&self.bucket_path(bucket)))?.is_none() {
-            // An earlier bucket of this name may have left it.
+        let is_new = there(self.disk.stat(&self.bucket_path(bucket)))?.is_none();
+        // An earlier bucket of this name may have left it. A bucket with versions whose directory is
+        // missing lost that only: another program removed it, or did not restore it.
+        if is_new && !self.has_versions(bucket)? {
             self.remove_versioning(bucket)?;
         }
         match self.disk.make_dir(&self.bucket_path(bucket)) {

@@ -174,6 +174,8 @@ impl<D: Disk> Vault<D> {
     pub fn slots(&self, bucket: &str, key: &str, state: Versioning) -> io::Result<Vec<Slot>> {
         let mut slots: Vec<Slot> = Vec::new();
         let mut has_null = false;
+        // A writer adds a version before it removes this file, so one of both is seen.
+        let current = self.current(bucket, key)?;
         if state != Versioning::Off {
             for OwnName { order, id, is_marker, path } in self.own_names(bucket, key)? {
                 let is_null = id == NULL;
@@ -184,7 +186,7 @@ impl<D: Disk> Vault<D> {
                 has_null |= is_null;
             }
         }
-        if !has_null && let Some(current) = self.current(bucket, key)? {
+        if !has_null && let Some(current) = current {
             let place = Place::Unversioned(current);
             slots.push(Slot { id: NULL.to_owned(), is_marker: false, place });
         }

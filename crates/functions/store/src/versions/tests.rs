@@ -7,7 +7,8 @@ use s3s::{Body, S3, S3Result};
 use unlade_testkit::{Random, cases};
 
 use super::{NULL, Versioning};
-use crate::crash::{Memory, empty, request, start};
+use crate::crash::{Memory, ROOT, empty, request, start};
+use crate::disk::Disk;
 use crate::objects::Objects;
 
 const BUCKET: &str = "box";
@@ -267,5 +268,29 @@ fn versions_and_lists_are_those_of_a_slow_oracle() {
             }
             bed.check_versions(random).await;
         });
+    });
+}
+
+#[test]
+fn a_bucket_whose_directory_is_lost_keeps_its_versions() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let disk = empty();
+        let objects = start(&disk);
+        let create = || CreateBucketInput { bucket: BUCKET.to_owned(), ..Default::default() };
+        objects.create_bucket(request(create())).await.expect("a bucket");
+        let oracle = Oracle { state: Versioning::Off, keys: BTreeMap::new() };
+        let mut bed = Bed { objects, oracle, count: 0 };
+        bed.set(Versioning::Enabled).await;
+        for key in ["a", "a", "b/c"] {
+            bed.put(key).await;
+        }
+        // As after a restore without empty directories.
+        disk.remove_dir(&std::path::Path::new(ROOT).join(BUCKET)).expect("it is empty");
+        bed.objects.create_bucket(request(create())).await.expect("the bucket again");
+        bed.check_versions(&mut Random::new(1)).await;
+        for key in ["a", "b/c"] {
+            assert_eq!(bed.get(key, None).await, bed.oracle.read(key, None).map_err(str::to_owned));
+        }
     });
 }
