@@ -12,6 +12,8 @@ use crate::auth::Caller;
 
 /// Most lines in a [`WINDOW`].
 const LINES_MAX: u32 = 20;
+/// Longest text of a caller in a line, in bytes.
+const TEXT_BYTES_MAX: usize = 256;
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
@@ -51,6 +53,11 @@ pub fn reason(refusal: &Refusal) -> Option<FnDenial> {
     }
 }
 
+/// The start of a text that a caller has chosen.
+fn start(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
+}
+
 impl Denials {
     /// Counts and logs a refusal, if it is a denial.
     pub fn note(&self, meter: &Meter, refusal: &Refusal, denied: Denied<'_>) {
@@ -59,6 +66,7 @@ impl Denials {
         if let Some(omitted) = self.may_log(Instant::now()) {
             let (reason, why) = (reason.as_str(), refusal.message());
             let Denied { method, path, caller, peer } = denied;
+            let (why, path) = (start(&why), start(path));
             let caller = caller.map(ToString::to_string);
             tracing::warn!(reason, %peer, caller, method, path, omitted, "request denied: {why}");
         }

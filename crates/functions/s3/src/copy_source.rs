@@ -14,6 +14,11 @@ pub fn has_version(source: &str) -> bool {
     source.split_once('?').is_some_and(|(_, query)| query.contains("versionId="))
 }
 
+/// Returns true if the source has something that a store could read as a version.
+pub fn has_query(source: &str) -> bool {
+    source.contains('?')
+}
+
 /// Returns the objects that stores could read, each once, as `BUCKET/KEY`; one for every value that
 /// an SDK writes. Stores end the path at `?versionId=`, or at any `?` or `#`; they skip one leading
 /// slash or all; and they take `+` for itself or for a space.

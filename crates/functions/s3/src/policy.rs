@@ -266,14 +266,17 @@ impl Question<'_> {
     }
 }
 
-/// A parameter that names a bucket, a key or a version is not text.
-struct NotText;
+/// Longest text that is compared with patterns, in bytes: more than any name of S3, percent-encoded.
+const NAME_BYTES_MAX: usize = 4096;
+
+/// A parameter that names a bucket, a key or a version is not text, too long, or an ARN.
+struct NoName;
 
 /// Returns the text of a parameter that names something; empty if it is absent.
-fn name_of(value: Option<&Value>) -> Result<&str, NotText> {
+fn name_of(value: Option<&Value>) -> Result<&str, NoName> {
     match value {
         None | Some(Value::Null) => Ok(""),
-        Some(value) => value.as_str().ok_or(NotText),
+        Some(value) => value.as_str().filter(|text| text.len() <= NAME_BYTES_MAX).ok_or(NoName),
     }
 }
 
@@ -295,7 +298,7 @@ fn of_version(action: &str) -> &str {
 fn questions<'a>(
     operation: &'a Operation,
     parameters: &Map<String, Value>,
-) -> Result<Vec<Question<'a>>, NotText> {
+) -> Result<Vec<Question<'a>>, NoName> {
     let text = |name: &str| name_of(parameters.get(name));
     let bucket = text("Bucket")?;
     let mut all = Vec::new();
@@ -334,12 +337,15 @@ fn questions<'a>(
     }
     if operation.field(COPY_SOURCE).is_some() {
         let source = text(COPY_SOURCE)?;
-        let action = match copy_source::has_version(source) {
-            true => of_version("s3:GetObject"),
-            false => "s3:GetObject",
-        };
+        // That of an access point, whose bucket the host cannot tell.
+        if copy_source::bucket(source).starts_with("arn:") {
+            return Err(NoName);
+        }
+        let of_object = (!copy_source::has_version(source)).then_some("s3:GetObject");
+        let of_version = copy_source::has_query(source).then(|| of_version("s3:GetObject"));
         for resource in copy_source::readings(source) {
-            all.push(Question::of(action, resource));
+            let actions = [of_object, of_version].into_iter().flatten();
+            all.extend(actions.map(|action| Question::of(action, resource.clone())));
         }
     }
     Ok(all)
@@ -382,6 +388,37 @@ mod tests {
         assert_eq!(decide(&role, "UploadPart", part), Decision::Allowed);
         assert_eq!(decide(&Policy::default(), "ListBuckets", json!({})), Decision::NotAllowed);
         assert_eq!(decide(&Policy::everything(), "ListBuckets", json!({})), Decision::Allowed);
+    }
+
+    #[test]
+    fn a_source_that_stores_read_in_several_ways_needs_all_of_the_rights() {
+        let allow = |actions: &[&str]| {
+            policy(json!([
+                {"effect": "allow", "actions": ["s3:PutObject"], "resources": ["out/*"]},
+                {"effect": "allow", "actions": actions, "resources": ["*"]},
+            ]))
+        };
+        let copy = |role: &Policy, source: &str| {
+            let parameters = json!({"Bucket": "out", "Key": "k", "CopySource": source});
+            decide(role, "CopyObject", parameters)
+        };
+        let (object, version) = (allow(&["s3:GetObject"]), allow(&["s3:GetObjectVersion"]));
+        let both = allow(&["s3:GetObject", "s3:GetObjectVersion"]);
+        for (source, by_object, by_version) in [
+            ("in/k", true, false),
+            ("in/k?versionId=7", false, true),
+            ("in/k?version%49d=7", false, false),
+            ("in/k?x", false, false),
+        ] {
+            let may = |role: &Policy| copy(role, source) == Decision::Allowed;
+            assert_eq!((may(&object), may(&version)), (by_object, by_version), "{source}");
+            assert!(may(&both), "{source}");
+        }
+        for source in ["arn:aws:s3:eu-west-1:1:accesspoint/p/object/k", "/arn%3Aaws%3As3:::in/k"] {
+            assert_eq!(copy(&Policy::everything(), source), Decision::Denied, "{source}");
+        }
+        let long = json!({"Bucket": "in", "Key": "k".repeat(NAME_BYTES_MAX + 1)});
+        assert_eq!(decide(&Policy::everything(), "GetObject", long), Decision::Denied);
     }
 
     #[test]

@@ -219,7 +219,12 @@ impl Facts {
 
     fn with_value(self, key: &str, value: &Value) -> Facts {
         match value {
-            Value::String(text) => self.with(key, text),
+            // Servers ignore blanks around a header field, and read an empty one as they like.
+            Value::String(text) => match text.trim_matches([' ', '\t']) {
+                "" if key.contains("x-amz-") => self.with_unknown(key),
+                trimmed if key.contains("x-amz-") => self.with(key, trimmed),
+                _ => self.with(key, text),
+            },
             Value::Number(number) => self.with(key, &number.to_string()),
             Value::Bool(flag) => self.with(key, &flag.to_string()),
             Value::Null | Value::Array(_) | Value::Object(_) => self.with_unknown(key),

@@ -222,6 +222,40 @@ mod tests {
         Resource::Named { service, region, account: None, name: format!("table/{name}") }
     }
 
+    /// The resource at a server that takes any region for its own.
+    fn table_of_all_regions(name: &str) -> Resource {
+        let (service, region) = ("dynamodb".to_owned(), String::new());
+        Resource::Named { service, region, account: None, name: format!("table/{name}") }
+    }
+
+    #[test]
+    fn a_document_that_names_a_region_is_about_a_server_of_all_regions() {
+        let decide = |effects: &[(&str, &str, &str)], resource| {
+            let statement = |(effect, member, region): &(&str, &str, &str)| {
+                let arn = format!("arn:aws:dynamodb:{region}:000000000000:table/secret");
+                json!({"Effect": effect, "Action": "dynamodb:*", *member: arn})
+            };
+            let mut all: Vec<Value> = effects.iter().map(statement).collect();
+            if effects[0].0 == "Deny" {
+                all.push(json!({"Effect": "Allow", "Action": "*", "Resource": "*"}));
+            }
+            let document = json!({"Version": "2012-10-17", "Statement": all});
+            decision(&Policy::from_value(&document).unwrap(), &named("dynamodb:GetItem", resource))
+        };
+        for region in ["eu-west-1", "us-*", "*"] {
+            let secret = || table_of_all_regions("secret");
+            let other = || table_of_all_regions("other");
+            assert_eq!(decide(&[("Deny", "Resource", region)], secret()), Decision::Denied);
+            assert_eq!(decide(&[("Deny", "Resource", region)], other()), Decision::Allowed);
+            assert_eq!(decide(&[("Allow", "Resource", region)], secret()), Decision::Allowed);
+            assert_eq!(decide(&[("Allow", "NotResource", region)], secret()), Decision::NotAllowed);
+            assert_eq!(decide(&[("Allow", "NotResource", region)], other()), Decision::Allowed);
+            assert_eq!(decide(&[("Deny", "NotResource", region)], other()), Decision::Denied);
+            // The resource may be in another region, or of another account.
+            assert_eq!(decide(&[("Deny", "NotResource", region)], secret()), Decision::Denied);
+        }
+    }
+
     fn named(action: &str, resource: Resource) -> Asked {
         Asked { action: Action::Named(action.to_owned()), resource }
     }

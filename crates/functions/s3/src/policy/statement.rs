@@ -136,7 +136,7 @@ pub(super) fn judge<'a>(
 
 impl ArnPattern {
     /// Returns true if it is about a resource; `account` is `None` if the request does not name
-    /// it.
+    /// it. Without a region the resource is in all regions, or has none.
     pub(super) fn matches(
         &self,
         (service, region, account, name): (&str, &str, Option<&str>, &str),
@@ -149,7 +149,12 @@ impl ArnPattern {
             (None, Sure::Almost | Sure::Possibly) => true,
             (None, Sure::Certainly) => self.account.is_all(),
         };
-        is(&self.service, service) && is(&self.region, region) && is_account && is(&self.name, name)
+        let is_region = match (region, sure) {
+            ("", Sure::Almost | Sure::Possibly) => true,
+            ("", Sure::Certainly) => self.region.is_all() || is(&self.region, region),
+            (region, _) => is(&self.region, region),
+        };
+        is(&self.service, service) && is_region && is_account && is(&self.name, name)
     }
 }
 

@@ -114,7 +114,11 @@ impl HttpStore {
         let base = named.map(|region| format!("s3.{region}.amazonaws.com"));
         let base = base.unwrap_or_else(|| endpoint.host.clone());
         // A wildcard certificate covers one label.
-        let fits = |bucket: &&str| !self.is_tls() || !bucket.contains('.');
+        // Names of hosts have no capitals: such a bucket would become another one.
+        let fits = |bucket: &&str| {
+            let is_lower = !bucket.bytes().any(|byte| byte.is_ascii_uppercase());
+            is_lower && (!self.is_tls() || !bucket.contains('.'))
+        };
         let virtual_host = endpoint.addressing == Addressing::VirtualHost;
         let (host, path) = match bucket.filter(|bucket| virtual_host && fits(bucket)) {
             Some(bucket) => (format!("{bucket}.{base}"), path(false)),
