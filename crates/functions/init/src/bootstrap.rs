@@ -85,5 +85,7 @@ fn endpoint_variables(endpoint: &str) -> Vec<(&'static str, String)> {
         ("AWS_ACCESS_KEY_ID", "UNLADE".to_owned()),
         ("AWS_SECRET_ACCESS_KEY", "the-host-signs".to_owned()),
         ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
+        // The host reads the action and the resource from the body.
+        ("AWS_DISABLE_REQUEST_COMPRESSION", "true".to_owned()),
     ]
 }

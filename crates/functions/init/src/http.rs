@@ -83,7 +83,6 @@ pub async fn serve<S, F>(
             });
             let server = hyper::server::conn::http1::Builder::new()
                 .max_buf_size(HEAD_BYTES_MAX)
-                .half_close(true)
                 .serve_connection(TokioIo::new(stream), service);
             // A client that breaks off is its own affair.
             let _ = server.await;

@@ -162,6 +162,11 @@ pub fn read_error(text: &[u8]) -> Option<Map<String, Value>> {
     })?
 }
 
+/// Number of elements of a document; `None` if it is not XML.
+pub fn elements(text: &[u8]) -> Option<usize> {
+    with_root(text, |root| root.descendants().filter(Node::is_element).count())
+}
+
 /// Returns true if the text is XML.
 pub fn is_document(text: &[u8]) -> bool {
     with_root(text, |_| ()).is_some()

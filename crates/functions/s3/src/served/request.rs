@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use unlade_http::Method;
 
 use crate::encode::unpercent;
-use crate::operation::{self, Field, Kind, Operation, Place, Target};
+use crate::operation::{self, Field, Kind, Member, Operation, Place, Target};
 use crate::{value, xml};
 
 /// Fields of a query that belong to a signature, or tell an SDK's name of the operation.
@@ -101,17 +101,18 @@ pub fn find(
         None => (rest, ""),
     };
     let target = match (bucket.is_empty(), key.is_empty()) {
-        (true, _) => Target::Service,
+        (true, true) => Target::Service,
+        (true, false) => return Err(ServedError::Operation),
         (false, true) => Target::Bucket,
         (false, false) => Target::Object,
     };
     let operation = choose(method, target, &query, headers).ok_or(ServedError::Operation)?;
     let mut parameters = Map::new();
     if target != Target::Service {
-        parameters.insert("Bucket".to_owned(), unpercent(bucket, false).into());
+        parameters.insert("Bucket".to_owned(), exact("Bucket", bucket, false)?.into());
     }
     if target == Target::Object {
-        parameters.insert("Key".to_owned(), unpercent(key, false).into());
+        parameters.insert("Key".to_owned(), exact("Key", key, false)?.into());
     }
     take_query(operation, &query, &mut parameters)?;
     take_headers(operation, headers, &mut parameters)?;
@@ -230,7 +231,8 @@ fn take_headers(
             continue;
         }
         // Other fields are those of HTTP, or of a signature. What S3 would obey must not be lost.
-        let is_lost = name.starts_with("x-amz-")
+        let is_condition = name.starts_with("if-");
+        let is_lost = (name.starts_with("x-amz-") || is_condition)
             && !IGNORED_HEADERS.contains(&name.as_str())
             && !name.starts_with("x-amz-sdk-")
             && !name.starts_with("x-amz-checksum-");
@@ -239,6 +241,26 @@ fn take_headers(
         }
     }
     Ok(())
+}
+
+/// The members of a document. None is left out: what is unknown, occurs twice or cannot be read could
+/// be what limits the rest, such as the filter of a rule that removes objects.
+fn document(body: &[u8], root: &str, members: &[Member]) -> Option<Map<String, Value>> {
+    let read = xml::read(body, members)?;
+    let again = xml::write(root, members, &Value::Object(read.clone())).ok()?;
+    (xml::elements(body)? == xml::elements(&again)?).then_some(read)
+}
+
+/// Decodes percent-encoding. Another text would be another object.
+fn exact(field: &str, text: &str, plus_is_space: bool) -> Result<String, ServedError> {
+    let decoded = unpercent(text, plus_is_space);
+    let is_replaced = decoded.contains('\u{fffd}')
+        && !text.contains('\u{fffd}')
+        && !text.to_ascii_uppercase().contains("%EF%BF%BD");
+    match is_replaced {
+        true => Err(ServedError::Value { field: field.to_owned() }),
+        false => Ok(decoded),
+    }
 }
 
 /// The codings of an object, without that of its transfer.
@@ -278,8 +300,10 @@ impl Served {
     /// The body is not the operation's document.
     pub fn take_body(&mut self, body: &[u8]) -> Result<(), ServedError> {
         let wrong = ServedError::Document { operation: self.operation.name };
-        if let Some((_, members)) = self.operation.document {
-            self.parameters.extend(xml::read(body, members).ok_or(wrong)?);
+        // The host writes the document anew, so a digest of the text does not fit.
+        self.parameters.remove("ContentMD5");
+        if let Some((root, members)) = self.operation.document {
+            self.parameters.extend(document(body, root, members).ok_or(wrong)?);
             return Ok(());
         }
         let in_body = |place: &Place| matches!(place, Place::Xml(..) | Place::Text);
@@ -288,7 +312,7 @@ impl Served {
             return Ok(());
         }
         let value = match field.place {
-            Place::Xml(_, members) => Value::Object(xml::read(body, members).ok_or(wrong)?),
+            Place::Xml(root, members) => Value::Object(document(body, root, members).ok_or(wrong)?),
             _ => std::str::from_utf8(body).map_err(|_| wrong)?.into(),
         };
         self.parameters.insert(field.name.to_owned(), value);

@@ -108,6 +108,10 @@ fn every_operation_is_read_back_from_its_request() {
                 found.take_body(xml).unwrap();
             }
             let mut due = parameters.clone();
+            // The digest of a text that the host writes anew.
+            if made.xml.is_some() {
+                due.remove("ContentMD5");
+            }
             // What the host adds of its own accord.
             for (name, value) in [("EncodingType", "url"), ("ChecksumMode", "ENABLED")] {
                 if operation.field(name).is_some()
@@ -203,6 +207,51 @@ fn signatures_and_chunks_are_dropped_and_nothing_else_is_lost() {
     assert!(matches!(unknown, Err(ServedError::Field { field, .. }) if field == "colour"));
     let twice = served(Method::Get, "/b/k?versionId=1&versionId=2", &[]);
     assert!(matches!(twice, Err(ServedError::Value { .. })));
+}
+
+#[test]
+fn a_document_of_which_something_would_be_lost_is_refused() {
+    let take = |target: &str, body: &str| {
+        let method = if target.contains("delete") { Method::Post } else { Method::Put };
+        let mut found = served(method, target, &[]).unwrap();
+        found.take_body(body.as_bytes()).map(|()| found.parameters)
+    };
+    let rule = |filter: &str| {
+        let text = format!(
+            "<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter>{filter}</Filter>\
+             <Expiration><Days>1</Days></Expiration></Rule></LifecycleConfiguration>"
+        );
+        take("/b?lifecycle", &text)
+    };
+    assert!(rule("<Prefix>a/</Prefix>").is_ok() && rule("<Prefix/>").is_ok());
+    let lost = [
+        "<ObjectSizeLessThan>1e6</ObjectSizeLessThan>",
+        "<Future>1</Future>",
+        "<Prefix>a/</Prefix><Prefix>b/</Prefix>",
+    ];
+    for filter in lost {
+        assert!(matches!(rule(filter), Err(ServedError::Document { .. })), "{filter}");
+    }
+    let object =
+        |more: &str| take("/b?delete", &format!("<D><Object><Key>k</Key>{more}</Object></D>"));
+    let mut digested = served(Method::Post, "/b?delete", &[("content-md5", "x")]).unwrap();
+    digested.take_body(b"<Delete><Object><Key>k</Key></Object></Delete>").unwrap();
+    assert!(!digested.parameters.contains_key("ContentMD5"));
+    assert!(object("").is_ok() && object("<VersionId>v</VersionId>").is_ok());
+    assert!(object("<LastModifiedTime>2026-01-02T03:04:05Z</LastModifiedTime>").is_err());
+}
+
+#[test]
+fn a_name_of_another_object_is_refused() {
+    for target in ["/b/%E9", "/b/a%ff", "/%E9/k"] {
+        let read = served(Method::Get, target, &[]);
+        assert!(matches!(read, Err(ServedError::Value { .. })), "{target}");
+    }
+    assert_eq!(served(Method::Get, "/b/%EF%bf%BD", &[]).unwrap().parameters["Key"], "\u{fffd}");
+    assert!(matches!(served(Method::Get, "//b/k", &[]), Err(ServedError::Operation)));
+    let condition = [("if-unmodified-since", "Fri, 02 Jan 2026 03:04:05 GMT")];
+    assert!(served(Method::Get, "/b/k", &condition).is_ok());
+    assert!(matches!(served(Method::Put, "/b/k", &condition), Err(ServedError::Field { .. })));
 }
 
 #[test]

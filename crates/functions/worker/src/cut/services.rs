@@ -102,7 +102,7 @@ pub fn find(name: &str) -> Result<&'static Service, Refusal> {
 }
 
 /// The service of a request. Where the guest has only the name in signatures, services that share
-/// it are told apart by `x-amz-target`, by the name of boto3, or by an operation's path.
+/// it are told apart by `x-amz-target`, by an operation's path, or by the name of boto3.
 ///
 /// # Errors
 /// No service, or more than one, fits.
@@ -114,10 +114,13 @@ pub fn of_request(head: &RequestHead) -> Result<&'static Service, Refusal> {
     if let Some((target, _)) = head.header("x-amz-target").and_then(|t| t.rsplit_once('.')) {
         fitting.retain(|service| service.target == Some(target));
     } else if fitting.len() > 1 {
-        match fitting.iter().find(|service| service.name == head.service) {
-            Some(service) => fitting = vec![service],
-            None => fitting.retain(|service| by_path(service, head).is_some()),
-        }
+        let by_path = |service: &&&Service| by_path(service, head).is_some();
+        let named = |service: &&&Service| service.name == head.service;
+        let of_path: Vec<_> = fitting.iter().filter(by_path).copied().collect();
+        fitting = match of_path.is_empty() {
+            true => fitting.iter().filter(named).copied().collect(),
+            false => of_path,
+        };
     }
     match fitting.as_slice() {
         [service] => Ok(service),
@@ -258,6 +261,10 @@ mod tests {
         assert_eq!(signed("dynamodb", table, "/"), Some("dynamodb"));
         let invoke = "/2015-03-31/functions/f/invocations";
         assert_eq!(signed("lambda", None, invoke), Some("lambda"));
+        // An operation's path comes before the name: several services are signed as `bedrock`.
+        let converse = "/model/m/converse";
+        assert_eq!(signed("bedrock", None, converse), Some("bedrock-runtime"));
+        assert_eq!(signed("bedrock", None, "/foundation-models"), Some("bedrock"));
         // Of a service that is carried, without its target: its name decides, and its protocol then
         // refuses the request.
         assert_eq!(signed("dynamodb", Some("Other.GetItem"), "/"), Some("dynamodb"));
