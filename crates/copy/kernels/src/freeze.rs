@@ -231,6 +231,9 @@ impl Frozen {
             }
             // Pages that are not mapped any more need no end.
             let _ = self.userfault.unregister(&self.source);
+            // A thread that has met the protection waits by now: its fault held the mapping, which
+            // this call has locked. It may have begun after its block was lifted.
+            let _ = self.userfault.wake(&self.source);
             let _ = self.userfault.unregister(&self.copy.pages());
         }
     }

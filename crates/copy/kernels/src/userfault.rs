@@ -140,13 +140,23 @@ impl Userfault {
         unsafe { self.request(read_write::<Register>(0), &mut register) }
     }
 
-    /// Undoes a registration. Protected pages become writable, and threads that wait there go on.
+    /// Undoes a registration. Protected pages become writable. Threads that wait there need
+    /// [`Userfault::wake`] afterwards: the kernel wakes those for absent pages only.
     ///
     /// # Errors
     /// The pages are not mapped any more.
     pub fn unregister(&self, pages: &Range<usize>) -> io::Result<()> {
         // SAFETY: it changes no byte.
         unsafe { self.request(read_only::<[u64; 2]>(1), &mut pair(pages)) }
+    }
+
+    /// Has the threads go on that wait for one of the pages, registered or not.
+    ///
+    /// # Errors
+    /// The range is none of this process.
+    pub fn wake(&self, pages: &Range<usize>) -> io::Result<()> {
+        // SAFETY: it changes no byte.
+        unsafe { self.request(read_only::<[u64; 2]>(2), &mut pair(pages)) }
     }
 
     /// Moves `len` bytes of whole pages to absent pages. Returns the number of moved bytes, and the

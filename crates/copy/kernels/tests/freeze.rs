@@ -78,6 +78,31 @@ fn a_system_call_that_writes_fails_where_only_user_faults_are_served() {
 }
 
 #[test]
+fn a_write_that_waits_goes_on_when_the_protection_ends() {
+    let pages = Pages::new(BYTES);
+    pages.write(0, &[1; BYTES]);
+    let Some(frozen) = freeze(&pages, true) else { return };
+    let address = pages.at(BLOCK_BYTES).expose_provenance();
+    std::thread::scope(|threads| {
+        let writer = threads.spawn(move || {
+            // SAFETY: within the pages, which outlive the scope; no reference points there.
+            unsafe { std::ptr::with_exposed_provenance_mut::<u8>(address).write_volatile(2) };
+        });
+        while frozen.next_fault(100).unwrap().is_none() {}
+        frozen.finish();
+        let begin = std::time::Instant::now();
+        while !writer.is_finished() && begin.elapsed() < std::time::Duration::from_secs(60) {
+            std::thread::yield_now();
+        }
+        let goes_on = writer.is_finished();
+        // The close of the descriptor wakes a thread that still waits.
+        drop(frozen);
+        assert!(goes_on);
+    });
+    assert_eq!(pages.read(BLOCK_BYTES, 1), [2]);
+}
+
+#[test]
 fn what_is_left_at_the_end_is_lost_and_an_error() {
     let pages = Pages::new(BYTES);
     let Some(frozen) = freeze(&pages, true) else { return };
