@@ -144,16 +144,21 @@ fn a_port_that_is_used_again_at_once_is_not_refused() {
     needs!("ip", "setsid", "curl", "python3");
     let _turn = turn();
     let lab = lab();
-    for address in lab.virtual_ips().map(|ip| ip.to_string()) {
-        let output = Command::new("ip")
-            .args(["netns", "exec", &namespace(&lab, "client"), "python3", "-c", PORT])
-            .args([&address, OFFLOADED, "6"])
-            .output()
-            .expect("ip runs");
-        assert!(output.status.success(), "{address}: {}", said(&output));
+    // On a busy machine the balancer may know each time before the SYN arrives.
+    for _ in 0..20 {
+        for address in lab.virtual_ips().map(|ip| ip.to_string()) {
+            let output = Command::new("ip")
+                .args(["netns", "exec", &namespace(&lab, "client"), "python3", "-c", PORT])
+                .args([&address, OFFLOADED, "6"])
+                .output()
+                .expect("ip runs");
+            assert!(output.status.success(), "{address}: {}", said(&output));
+        }
+        if Metrics::read(&lab, "lb").get("unlade_delayed_syns_total") > 0 {
+            return;
+        }
     }
-    let metrics = Metrics::read(&lab, "lb");
-    assert!(metrics.get("unlade_delayed_syns_total") > 0, "{}", metrics.noteworthy());
+    panic!("no SYN was delayed: {}", Metrics::read(&lab, "lb").noteworthy());
 }
 
 #[test]
