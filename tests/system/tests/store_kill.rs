@@ -59,7 +59,7 @@ struct Known {
     sent: u64,
 }
 
-/// What a writer knows of its keys.
+/// The keys of a writer, as it knows them.
 #[derive(Default)]
 struct Writer {
     number: u64,

@@ -15,7 +15,7 @@ const PLACES: [&str; 2] = ["/var/task/bootstrap", "/opt/bootstrap"];
 /// A running `bootstrap`.
 pub struct Bootstrap {
     pid: Pid,
-    /// What it prints.
+    /// Its output.
     pub output: Output,
 }
 

@@ -72,7 +72,7 @@ pub fn begin<S: Source + 'static>(
     receiver
 }
 
-/// What is lent by the host until it is released.
+/// Memory that the host has lent until it is released.
 struct Lent {
     link: Rc<Link>,
     token: u64,

@@ -1,4 +1,4 @@
-//! What the servers of an instance share: the states, `bootstrap`, and the replies.
+//! State that the servers of an instance share: the invocations, `bootstrap`, and the replies.
 
 use std::cell::{RefCell, RefMut};
 use std::io::Result;
@@ -17,7 +17,7 @@ use crate::link::{Held, Invoked, Link};
 /// Longest result that a frame carries: the end of the log, in JSON, may have six bytes for each.
 const INLINE_BYTES_MAX: usize = FRAME_BYTES_MAX - 32 * 1024;
 
-/// What the servers share.
+/// State that the servers share.
 pub struct Instance {
     /// The channel to the worker.
     pub link: Rc<Link>,

@@ -21,7 +21,7 @@ pub struct Outcome {
     pub result: Bytes,
 }
 
-/// What follows the end of `bootstrap`.
+/// The step after the end of `bootstrap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// The instance stays, and a trial has this outcome.
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// What has happened, as the host and `bootstrap` have seen it.
+    /// The state of the invocation, as the host and `bootstrap` have seen it.
     #[derive(Clone, Debug, PartialEq)]
     enum Seen {
         Invoked(String),

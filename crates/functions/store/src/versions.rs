@@ -58,7 +58,7 @@ struct OwnName {
     path: PathBuf,
 }
 
-/// What a removal has done.
+/// The effect of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deleted {
     /// The version that was removed, or the delete marker that was added.

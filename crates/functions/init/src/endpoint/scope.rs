@@ -1,6 +1,6 @@
 //! The scope of a request's placeholder signature: the service and the region that the SDK means.
 
-/// What a signature tells.
+/// The scope that a signature names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Signature Version 4.
