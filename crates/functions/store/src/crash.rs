@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use s3s::dto::*;
 use s3s::{Body, S3, S3Request, S3Result};
 
-use crate::disk::{Disk, DiskFile, Kind, Stat};
+use crate::disk::{Disk, DiskFile, Kind, Stamp, Stat};
 use crate::objects::Objects;
 use crate::vault::Vault;
 
@@ -250,6 +250,12 @@ impl Disk for Memory {
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
         self.with(|state| state.find(path).map(|id| state.stat(id)))
+    }
+
+    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+        let stamp =
+            |(id, stat): (Id, Stat)| Stamp { inode: id as u64, changed_ns: stat.modified_ns };
+        self.with(|state| state.find(path).map(|id| stamp((id, state.stat(id)))))
     }
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<(OsString, Kind)>> {

@@ -84,9 +84,11 @@ fn versions_page<D: Disk>(
     };
     let mut see = |key: &str| {
         let mut found = vault.listed_versions(bucket, key, state)?;
-        let at = found.iter().position(|one| Some(one.id.as_str()) == version);
-        if let (true, Some(at)) = (within == Some(key), at) {
-            found.drain(..=at);
+        let Some(version) = version.filter(|_| within == Some(key)) else { return Ok(found) };
+        match found.iter().position(|one| one.id == version) {
+            Some(at) => drop(found.drain(..=at)),
+            // It was removed after the page before.
+            None => found.retain(|one| one.is_behind(version)),
         }
         Ok(found)
     };

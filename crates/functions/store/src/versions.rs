@@ -80,6 +80,20 @@ pub struct Listed {
     pub object: Option<(Stat, Option<About>)>,
 }
 
+impl Listed {
+    /// Returns true if this version comes behind another one of its key in a list, of which only the
+    /// id is known: it is removed. The place of one with the id `null` is unknown; then all are
+    /// behind it.
+    pub fn is_behind(&self, id: &str) -> bool {
+        let Some(order) =
+            id.get(..ORDER_DIGITS).and_then(|order| u64::from_str_radix(order, 16).ok())
+        else {
+            return true;
+        };
+        if self.id == NULL { self.modified_ns < time_of(order) } else { self.id.as_str() > id }
+    }
+}
+
 fn is_digits(text: &str, count: usize) -> bool {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     text.len() == count && text.bytes().all(is_digit)
@@ -429,9 +443,7 @@ impl<D: Disk> Vault<D> {
             let kind = path.extension().and_then(std::ffi::OsStr::to_str);
             matches!(kind, Some("object" | "marker"))
         };
-        let mut found = false;
-        self.walk(&self.versions_of(bucket), &mut |path, _| found |= is_one(path))?;
-        Ok(found)
+        self.has(&self.versions_of(bucket), &mut |path| is_one(path))
     }
 
     /// Removes the state of versions of a bucket that does not exist.
