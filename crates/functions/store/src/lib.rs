@@ -32,7 +32,7 @@
 //!
 //! A bucket is a directory, an object is a file in it, and the metadata of an object is a file in
 //! the store's own directory. Modules, in the order in which a request meets them:
-//! - `objects`, `multipart`, `listing`, `attributes`: the operations of S3; `conditions` of
+//! - `objects`, `multipart`, `listing`, `attributes`, `tags`: the operations of S3; `conditions` of
 //!   requests; `body`: bodies and their digests; `checksums`;
 //! - `list`: pages of lists; `walk`: the keys of a tree of files in order;
 //! - `vault`: objects as files; `versions`; `uploads`: multipart uploads; `about`: metadata;
@@ -40,8 +40,8 @@
 //! - `disk`: the file system, as a trait; `hold`: the lock of the directory; `fault`: errors.
 //!
 //! # Limits
-//! One process for a directory, which it locks; at most [`CONNECTIONS_MAX`] connections. No ACLs, policies,
-//! tags or encryption; signatures are checked if [`Keys`] are given. It is not intended for untrusted
+//! One process for a directory, which it locks; at most [`CONNECTIONS_MAX`] connections. No ACLs, policies
+//! or encryption; signatures are checked if [`Keys`] are given. It is not intended for untrusted
 //! networks. Runs on the caller's tokio runtime. No `unsafe`.
 #![forbid(unsafe_code)]
 
@@ -61,6 +61,7 @@ mod listing;
 mod multipart;
 mod names;
 mod objects;
+mod tags;
 mod uploads;
 mod vault;
 mod versions;

@@ -51,6 +51,10 @@ fn count(entries: usize) -> Option<i32> {
     i32::try_from(entries).ok()
 }
 
+fn class(about: Option<&About>) -> String {
+    about.map_or_else(|| About::default().listed_class(), About::listed_class)
+}
+
 type Detail = (Stat, Option<About>);
 
 fn objects_page<D: Disk>(
@@ -123,10 +127,8 @@ impl<D: Disk> Objects<D> {
                     key: Some(said.name(&name)),
                     last_modified: Some(timestamp(stat.modified_ns)),
                     size: i64::try_from(stat.bytes).ok(),
+                    storage_class: Some(ObjectStorageClass::from(class(about.as_ref()))),
                     e_tag: about.filter(|a| !a.e_tag.is_empty()).map(|a| strong(&a.e_tag)),
-                    storage_class: Some(ObjectStorageClass::from_static(
-                        ObjectStorageClass::STANDARD,
-                    )),
                     owner: has_owner.then(owner),
                     ..Object::default()
                 }),
@@ -244,15 +246,13 @@ impl<D: Disk> Objects<D> {
                     version_id,
                 }),
                 Some((stat, about)) => versions.push(ObjectVersion {
+                    storage_class: Some(ObjectVersionStorageClass::from(class(about.as_ref()))),
                     e_tag: about.filter(|a| !a.e_tag.is_empty()).map(|a| strong(&a.e_tag)),
                     is_latest,
                     key,
                     last_modified,
                     owner,
                     size: i64::try_from(stat.bytes).ok(),
-                    storage_class: Some(ObjectVersionStorageClass::from_static(
-                        ObjectVersionStorageClass::STANDARD,
-                    )),
                     version_id,
                     ..ObjectVersion::default()
                 }),

@@ -166,7 +166,8 @@ impl<D: Disk> Vault<D> {
         self.odd_root(bucket).join(names::ordered_path(key))
     }
 
-    fn about_path(&self, bucket: &str, key: &str, stat: &Stat) -> PathBuf {
+    /// The metadata file of a key's file.
+    pub fn about_path(&self, bucket: &str, key: &str, stat: &Stat) -> PathBuf {
         self.own("about").join(bucket).join(names::encoded(key, &suffix(stat)))
     }
 
@@ -600,6 +601,7 @@ impl<D: Disk> Vault<D> {
         // missing lost that only: another program removed it, or did not restore it.
         if is_new && !self.has_versions(bucket)? {
             self.remove_versioning(bucket)?;
+            self.remove_bucket_tags(bucket)?;
         }
         match self.disk.make_dir(&self.bucket_path(bucket)) {
             // As in `us-east-1`: the owner may create a bucket again.
@@ -626,6 +628,7 @@ impl<D: Disk> Vault<D> {
             self.remove_tree(&dir)?;
         }
         self.end_uploads(bucket)?;
+        self.remove_bucket_tags(bucket)?;
         Ok(self.remove_versioning(bucket)?)
     }
 

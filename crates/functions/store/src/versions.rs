@@ -232,6 +232,28 @@ impl<D: Disk> Vault<D> {
         }
     }
 
+    /// Replaces the metadata of an object, or of its version with an id, durably. The caller has
+    /// locked the key.
+    ///
+    /// # Errors
+    /// The version does not exist, or the system call failed.
+    pub fn replace_about(
+        &self,
+        bucket: &str,
+        key: &str,
+        id: Option<&str>,
+        stat: &Stat,
+        about: &About,
+    ) -> Result<(), Fault> {
+        let slots = self.slots(bucket, key, self.versioning(bucket)?)?;
+        let path = match Self::choose(slots, id)?.place {
+            Place::Own { path, .. } => path.with_extension("json"),
+            Place::Unversioned(_) => self.about_path(bucket, key, stat),
+        };
+        let text = serde_json::to_vec(about).map_err(io::Error::other)?;
+        Ok(self.write(&path, &text)?)
+    }
+
     /// Chooses a version by its id, or the newest one.
     ///
     /// # Errors
