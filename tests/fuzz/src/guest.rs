@@ -1,7 +1,7 @@
 //! Messages from a function instance, its gateway and the store to the I/O worker. The first byte
 //! selects the sender.
 
-use unlade_guest_protocol::control::{ControlHead, Message};
+use unlade_guest_protocol::control::{ControlHead, Message, PerformEnd};
 use unlade_guest_protocol::frame::Deframer;
 use unlade_guest_protocol::{Completion, Extent, Frame, Header, Layout, Operation, Submission};
 use unlade_guest_protocol::{RequestHead, RequestMethod};
@@ -75,6 +75,14 @@ fn control(data: &[u8]) {
         assert!(taken <= data.len());
         if let ControlHead::Role { policy, .. } = &message.said {
             let _ = Policy::from_value(policy);
+        }
+        if let ControlHead::Perform { request, .. } = &message.said
+            && request.check().is_ok()
+        {
+            let line_end = |(name, value): &(String, String)| {
+                name.contains(['\r', '\n']) || value.contains(['\r', '\n'])
+            };
+            assert!(!request.headers.iter().any(line_end) && request.path.starts_with('/'));
         }
         for object in unlade_s3::hint::of_event(&message.bytes) {
             assert!(object.key.len() <= message.bytes.len());
@@ -181,6 +189,31 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let hint = Message { said: hint, bytes: event.to_vec() };
     hint.encode(&mut message).expect("a short message");
     add("control", 3, &message);
+    let request = RequestHead {
+        service: "sqs".into(),
+        signing_name: false,
+        operation: "SendMessage".into(),
+        region: "us-east-1".into(),
+        method: RequestMethod::Post,
+        path: "/".into(),
+        query: String::new(),
+        headers: vec![("x-amz-target".into(), "AmazonSQS.SendMessage".into())],
+        body_bytes: 2,
+        inline: false,
+        unsigned: false,
+        read_timeout_ms: None,
+    };
+    let perform = ControlHead::Perform { call: 1, role: 2, request };
+    let mut message = Vec::new();
+    let perform = Message { said: perform, bytes: b"{}".to_vec() };
+    perform.encode(&mut message).expect("a short message");
+    add("perform", 3, &message);
+    let mut message = Vec::new();
+    let performed =
+        ControlHead::Performed { call: 1, end: PerformEnd::Answered { http_status: 200 } };
+    let performed = Message { said: performed, bytes: b"{\"Messages\":[]}".to_vec() };
+    performed.encode(&mut message).expect("a short message");
+    add("performed", 3, &message);
     let put = br#"{"service":"s3","operation":"PutObject","parameters":{"Bucket":"b","Key":"a/ b",
         "Metadata":{"a":"b"},"Expires":{"$instant":"2026-01-02T03:04:05Z"}},"body_bytes":3,
         "inline":true}"#;
