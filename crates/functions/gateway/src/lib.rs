@@ -73,6 +73,8 @@ pub mod request;
 pub mod role_document;
 pub mod serve;
 pub mod service_request;
+pub mod source_queue;
+pub mod source_task;
 pub mod sources;
 pub mod store;
 pub mod tenant;

@@ -423,13 +423,15 @@ fn client_environment(
     text
 }
 
-/// Waits for running invocations; then the workers finish pending writes.
+/// Waits for running invocations, and for the messages of queues that are on their way; then the workers finish pending writes.
 async fn drain(host: &Rc<Host>) {
     let end = Instant::now() + host.config.drain_timeout;
-    while host.running.get() > 0 && Instant::now() < end {
+    host.sources.drain();
+    let is_busy = || host.running.get() > 0 || host.sources.is_busy();
+    while is_busy() && Instant::now() < end {
         tokio::time::sleep(PAUSE).await;
     }
-    if host.running.get() > 0 {
+    if is_busy() {
         tracing::error!(running = host.running.get(), "did not end in time");
     }
     for attached_instance in host.attached_instances() {

@@ -226,6 +226,11 @@ impl Poller {
         self.open.is_empty() && self.gathered.is_empty()
     }
 
+    /// True while a request for messages is open.
+    pub fn is_receiving(&self) -> bool {
+        self.receiving.is_some()
+    }
+
     /// Pauses after a failed invocation; returns the length.
     fn invoke_failed(&mut self, now: Instant) -> Duration {
         let pause = pause_after(self.invoke_errors);
