@@ -1,6 +1,8 @@
 //! Messages from a function instance, its gateway and the store to the I/O worker. The first byte
 //! selects the sender.
 
+use unlade_fn_model::destination::Target;
+use unlade_fn_model::source::{Outcome, message};
 use unlade_guest_protocol::control::{ControlHead, Message, PerformEnd};
 use unlade_guest_protocol::frame::Deframer;
 use unlade_guest_protocol::{Completion, Extent, Frame, Header, Layout, Operation, Submission};
@@ -14,14 +16,27 @@ use unlade_s3::{Policy, Request};
 /// See the [module](self).
 pub fn guest(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
-    match kind % 7 {
+    match kind % 8 {
         0 => frames(data),
         1 => descriptors(data),
         2 => header(data),
         3 => control(data),
         4 => call(data),
         5 => answer(data),
-        _ => request(data),
+        6 => request(data),
+        _ => queue(data),
+    }
+}
+
+/// Messages of a queue become an event with as many records; failures that a function reports are of
+/// the batch.
+fn queue(data: &[u8]) {
+    let Ok(queue) = Target::parse("arn:aws:sqs:us-east-1:123456789012:q") else { return };
+    let batch = message::received(data, &queue).unwrap_or_default();
+    let event: serde_json::Value = serde_json::from_slice(&message::event(&batch)).unwrap();
+    assert_eq!(event["Records"].as_array().map(Vec::len), Some(batch.len()));
+    if let Outcome::Handled { failed } = message::reported(data, &batch) {
+        assert!(failed.iter().all(|id| batch.iter().any(|message| message.id == *id)));
     }
 }
 
@@ -214,6 +229,10 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let performed = Message { said: performed, bytes: b"{\"Messages\":[]}".to_vec() };
     performed.encode(&mut message).expect("a short message");
     add("performed", 3, &message);
+    let received = br#"{"Messages":[{"MessageId":"m","ReceiptHandle":"r","Body":"b",
+        "Attributes":{"SenderId":"s"},"MessageAttributes":{"a":{"StringValue":"v"}}}],
+        "batchItemFailures":[{"itemIdentifier":"m"}]}"#;
+    add("queue", 7, received);
     let put = br#"{"service":"s3","operation":"PutObject","parameters":{"Bucket":"b","Key":"a/ b",
         "Metadata":{"a":"b"},"Expires":{"$instant":"2026-01-02T03:04:05Z"}},"body_bytes":3,
         "inline":true}"#;

@@ -500,9 +500,9 @@ events! {
     /// A deployment, or a function of the directory, was not served
     FnDeployRefused => "unlade_fn_deployments_refused",
         "Functions that could not be imported, or whose settings are not permitted.";
-    /// An accepted event failed permanently
+    /// An accepted event failed permanently, and no destination is told
     FnEventLost => "unlade_fn_events_lost",
-        "Accepted events given up after their last attempt.";
+        "Accepted events that failed, without a destination that is told.";
     /// An accepted event ended
     FnEventEnded(end: EventEnd) => "unlade_fn_events_ended",
         "Accepted events that ended, by end.";

@@ -1,7 +1,6 @@
 //! Calls of services on behalf of a function: by its tenant's worker, which has the keys, with the
 //! rights of the function's role. The gateway carries no credentials.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -10,7 +9,8 @@ use unlade_guest_protocol::control::{PERFORM_BYTES_MAX, PerformEnd};
 use crate::function::Function;
 use crate::service_request::ServiceRequest;
 
-/// Most calls at a time, requests for messages excluded: those are bounded by the number of mappings.
+/// Most calls of a tenant at a time, requests for messages excluded: those are bounded by the number of
+/// its mappings.
 const CALLS_MAX: usize = 64;
 /// Timeout of the connection to the worker, which may be starting.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub enum CallError {
     Failed(String),
 }
 
-/// The limit of calls at a time.
+/// The limit of a tenant's calls at a time.
 #[derive(Debug)]
 pub struct Calls(Semaphore);
 
@@ -47,20 +47,14 @@ impl Default for Calls {
     }
 }
 
-impl Calls {
-    /// Calls a service; returns the body of its answer. Waits while as many calls as may be are made.
-    ///
-    /// # Errors
-    /// See [`CallError`].
-    pub async fn call(
-        &self,
-        function: &Function,
-        request: ServiceRequest,
-    ) -> Result<Vec<u8>, CallError> {
-        // The semaphore is never closed.
-        let _place = self.0.acquire().await.ok();
-        perform(function, request).await
-    }
+/// Calls a service; returns the body of its answer. Waits while its tenant has as many calls as may be.
+///
+/// # Errors
+/// See [`CallError`].
+pub async fn call(function: &Function, request: ServiceRequest) -> Result<Vec<u8>, CallError> {
+    // The semaphore is never closed.
+    let _place = function.tenant.calls.0.acquire().await.ok();
+    perform(function, request).await
 }
 
 /// Calls a service, beside the limit of calls.
@@ -73,8 +67,7 @@ pub async fn perform(function: &Function, request: ServiceRequest) -> Result<Vec
         return Err(CallError::TooLong);
     }
     head.body_bytes = body.len() as u64;
-    let tenant: &Rc<_> = &function.tenant;
-    let link = tenant.link(PATIENCE).await.map_err(CallError::Failed)?;
+    let link = function.tenant.link(PATIENCE).await.map_err(CallError::Failed)?;
     let (end, answer) = link.perform(function.role, head, body).await;
     judged(end, answer)
 }

@@ -11,7 +11,7 @@ use unlade_fn_model::lambda::LATEST;
 use unlade_fn_model::lifecycle::arn;
 use unlade_metrics::{DeliveryResult, Event};
 
-use crate::behalf::CallError;
+use crate::behalf::{CallError, call};
 use crate::config::REGION;
 use crate::event_file::{AcceptedEvent, EventState};
 use crate::events::{function, store};
@@ -102,7 +102,7 @@ async fn attempt(
     let found = found.ok_or(Undelivered::Never(DeliveryResult::Lost))?;
     let request = request(&accepted.state, accepted, ended, pending);
     let request = request.ok_or(Undelivered::Never(DeliveryResult::TooLong))?;
-    let answer = host.calls.call(&found, request).await;
+    let answer = call(&found, request).await;
     let answer = answer.map_err(|error| match error {
         CallError::TooLong => Undelivered::Never(DeliveryResult::TooLong),
         error => Undelivered::Again(error),

@@ -20,7 +20,6 @@ use unlade_s3::hint;
 
 use crate::attached_instance::{self, AttachedInstance, Availability};
 use crate::auth::Keys;
-use crate::behalf::Calls;
 use crate::config::{DEFAULT_TENANT, GatewayConfig, REGION, TenantConfig};
 use crate::deploy::{self, Revision};
 use crate::function::{Function, key};
@@ -90,8 +89,6 @@ pub struct Host {
     roles: RefCell<HashMap<String, u64>>,
     /// The rules for each tenant's functions.
     rules: RefCell<BTreeMap<String, TenantConfig>>,
-    /// Calls of services on behalf of functions.
-    pub calls: Calls,
     /// Queues that feed functions.
     pub sources: Sources,
     /// The keys of callers; `None` without authentication.
@@ -135,7 +132,6 @@ impl Host {
             tenants,
             roles: RefCell::default(),
             rules: RefCell::new(rules),
-            calls: Calls::default(),
             sources: Sources::default(),
             keys: RefCell::default(),
             trials,

@@ -5,9 +5,8 @@ use std::time::Duration;
 use unlade_fn_model::destination::Target;
 use unlade_fn_model::source::{Message, message};
 
-use crate::behalf::{CallError, perform};
+use crate::behalf::{CallError, call, perform};
 use crate::function::Function;
-use crate::host::Host;
 use crate::service_request::of_queue;
 
 /// Most messages of one request.
@@ -42,33 +41,26 @@ pub async fn receive(
 pub struct Ended {
     /// Messages for which the queue has done it.
     pub done: usize,
-    /// The last error, if there are others.
+    /// The error of the others, if there are any.
     pub error: Option<String>,
 }
 
 /// Deletes messages.
-pub async fn delete(
-    host: &Host,
-    function: &Function,
-    queue: &Target,
-    messages: &[Message],
-) -> Ended {
-    all(host, function, queue, "DeleteMessageBatch", messages, &json!({})).await
+pub async fn delete(function: &Function, queue: &Target, messages: &[Message]) -> Ended {
+    all(function, queue, "DeleteMessageBatch", messages, &json!({})).await
 }
 
 /// Makes messages visible again, after a number of seconds.
 pub async fn release(
-    host: &Host,
     function: &Function,
     queue: &Target,
     (messages, after_s): (&[Message], u64),
 ) -> Ended {
     let more = json!({ "VisibilityTimeout": after_s });
-    all(host, function, queue, "ChangeMessageVisibilityBatch", messages, &more).await
+    all(function, queue, "ChangeMessageVisibilityBatch", messages, &more).await
 }
 
 async fn all(
-    host: &Host,
     function: &Function,
     queue: &Target,
     operation: &str,
@@ -78,31 +70,51 @@ async fn all(
     let mut ended = Ended::default();
     for part in messages.chunks(ENTRIES_MAX) {
         let mut left: Vec<&Message> = part.iter().collect();
-        for attempt in 0..ATTEMPTS_MAX {
-            if attempt > 0 {
-                tokio::time::sleep(PAUSE * attempt).await;
-            }
-            let request = of_queue(queue, operation, entries(&left, more));
-            let answer = host.calls.call(function, request).await;
-            match answer.map_err(|error| error.to_string()).and_then(|answer| failed(&answer)) {
-                Ok(failed) => {
-                    ended.done += left.len() - failed.len().min(left.len());
-                    let error = failed.first().map(|(_, why)| format!("{operation}: {why}"));
-                    let is_left = |at: &usize| failed.iter().any(|(own, _)| own == at);
-                    left = left.iter().enumerate().filter(|(at, _)| is_left(at)).map(|(_, m)| *m).collect();
-                    if left.is_empty() {
-                        break;
-                    }
-                    ended.error = error;
-                }
-                Err(why) => ended.error = Some(format!("{operation}: {why}")),
-            }
+        ended.error = some(function, queue, operation, &mut left, more).await.err();
+        ended.done += part.len() - left.len();
+        if let Some(why) = &mut ended.error {
+            // The others would not fare better.
+            *why = format!("{operation}: {why}");
+            break;
         }
     }
-    if ended.done == messages.len() {
-        ended.error = None;
-    }
     ended
+}
+
+/// Makes a request about at most [`ENTRIES_MAX`] messages, and again about those that have failed,
+/// which are left in the list.
+///
+/// # Errors
+/// Some have failed in the last attempt.
+async fn some(
+    function: &Function,
+    queue: &Target,
+    operation: &str,
+    left: &mut Vec<&Message>,
+    more: &Value,
+) -> Result<(), String> {
+    let mut result = Ok(());
+    for attempt in 0..ATTEMPTS_MAX {
+        if attempt > 0 {
+            tokio::time::sleep(PAUSE * attempt).await;
+        }
+        let request = of_queue(queue, operation, entries(left, more));
+        let answer = call(function, request).await.map_err(|error| error.to_string());
+        match answer.and_then(|answer| failed(&answer)) {
+            Ok(failed) => {
+                let mut at = 0..;
+                let is_left = |_: &&Message| {
+                    let own = at.next();
+                    failed.iter().any(|(failed, _)| Some(*failed) == own)
+                };
+                left.retain(is_left);
+                let Some((_, why)) = failed.into_iter().next() else { return Ok(()) };
+                result = Err(why);
+            }
+            Err(why) => result = Err(why),
+        }
+    }
+    result
 }
 
 fn entries(messages: &[&Message], more: &Value) -> Value {

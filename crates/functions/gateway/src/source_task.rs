@@ -205,9 +205,9 @@ impl Feed {
                 return;
             }
         };
-        let (host, queue) = (&self.host, &self.mapping.queue);
-        let deleted = source_queue::delete(host, &function, queue, delete).await;
-        let released = source_queue::release(host, &function, queue, (release, after_s)).await;
+        let queue = &self.mapping.queue;
+        let deleted = source_queue::delete(&function, queue, delete).await;
+        let released = source_queue::release(&function, queue, (release, after_s)).await;
         meter.add_n(Event::FnMessage(MessageEnd::Deleted), deleted.done as u64);
         meter.add_n(Event::FnMessage(MessageEnd::Undeleted), (delete.len() - deleted.done) as u64);
         meter.add_n(Event::FnMessage(MessageEnd::Released), released.done as u64);

@@ -14,6 +14,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use unlade_guest_protocol::control::ControlHead;
 
+use crate::behalf::Calls;
 use crate::link::Link;
 use crate::worker::{Kind, Worker};
 
@@ -28,6 +29,8 @@ pub struct Tenant {
     pub name: String,
     /// The worker that serves it, and perhaps other tenants.
     pub worker: Rc<Worker>,
+    /// The limit of calls on behalf of its functions.
+    pub calls: Calls,
     control: PathBuf,
     roles: RefCell<BTreeMap<u64, Value>>,
     link: RefCell<Option<Rc<Link>>>,
@@ -87,6 +90,7 @@ impl Tenant {
         Rc::new(Tenant {
             name: name.to_owned(),
             worker,
+            calls: Calls::default(),
             control: dir.join("control"),
             roles: RefCell::default(),
             link: RefCell::default(),
