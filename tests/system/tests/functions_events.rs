@@ -81,9 +81,7 @@ fn the_end_of_an_event_goes_to_its_destination() {
     ];
     counted(metrics, &is_due);
     let left = gateway.dir.path().join("events");
-    until("no event is left", || {
-        (std::fs::read_dir(&left).unwrap().count() == 0).then_some(())
-    });
+    until("no event is left", || (std::fs::read_dir(&left).unwrap().count() == 0).then_some(()));
 }
 
 /// A destination that fails is tried again until its function is not there any more; an event of a
@@ -172,10 +170,7 @@ fn messages_that_cannot_be_handled_come_again() {
     let Some(moto) = Moto::start() else { return };
     let (gateway, metrics) = start(&moto, ALL);
     moto.run(&gateway, &["troubles"]);
-    counted(
-        metrics,
-        &[(&polls("failed"), 1), (&messages("released"), 1), (&messages("left"), 1)],
-    );
+    counted(metrics, &[(&polls("failed"), 1), (&messages("released"), 1), (&messages("left"), 1)]);
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use crate::Family;
 use crate::label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, DeliveryResult,
-    Direction, EventEnd, Fallback, FinalClass, FnDenial, FnRuntime, Health, Label, MessageEnd, Mode,
-    OffloadRefusal, PerformResult, PollResult, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult,
-    SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
+    Direction, EventEnd, Fallback, FinalClass, FnDenial, FnRuntime, Health, Label, MessageEnd,
+    Mode, OffloadRefusal, PerformResult, PollResult, PrefetchEnd, RefusedConnection,
+    RequestHeadReason, RequestReason, ResponseReason, RuleResult, SealingRefusal, SidecarFailure,
+    StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.

@@ -88,7 +88,14 @@ fn note(
             Undelivered::Again(_) => "the last attempt has failed",
         };
         let condition = accepted.state.ended.as_ref().map_or("", |ended| ended.condition.name());
-        tracing::error!(function, destination, event, condition, why, "the end of an event is lost");
+        tracing::error!(
+            function,
+            destination,
+            event,
+            condition,
+            why,
+            "the end of an event is lost"
+        );
     }
 }
 
@@ -215,7 +222,10 @@ mod tests {
         let record: Value = serde_json::from_str(told["MessageBody"].as_str().unwrap()).unwrap();
         let context = &record["requestContext"];
         assert_eq!(context["functionArn"], arn(REGION, "f", Some("live")));
-        assert_eq!((&context["requestId"], &context["approximateInvokeCount"]), (&"n-1".into(), &3.into()));
+        assert_eq!(
+            (&context["requestId"], &context["approximateInvokeCount"]),
+            (&"n-1".into(), &3.into())
+        );
         assert!(told.get("MessageAttributes").is_none());
         let dead = body(b"{\"a\": 1}", true);
         assert_eq!(dead["MessageBody"], "{\"a\": 1}");

@@ -141,7 +141,11 @@ pub fn function(host: &Host, state: &EventState) -> Option<Rc<Function>> {
 }
 
 /// The configuration of an event, as it is now, and the dead-letter queue of its function.
-fn configured(host: &Host, function: &Function, state: &EventState) -> (EventConfig, Option<Target>) {
+fn configured(
+    host: &Host,
+    function: &Function,
+    state: &EventState,
+) -> (EventConfig, Option<Target>) {
     let Some(record) = host.registry.get(&function.name).filter(|_| function.is_deployed) else {
         return Default::default();
     };

@@ -186,7 +186,10 @@ mod tests {
         assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), due);
         assert_eq!(request.head.header("x-amz-target"), Some("AmazonSQS.SendMessage"));
         let (request, body) = made("arn:aws:sns:eu-west-1:123456789012:t");
-        assert_eq!((request.head.service.as_str(), request.head.operation.as_str()), ("sns", "Publish"));
+        assert_eq!(
+            (request.head.service.as_str(), request.head.operation.as_str()),
+            ("sns", "Publish")
+        );
         assert_eq!(
             body,
             "Action=Publish&Version=2010-03-31&TopicArn=arn%3Aaws%3Asns%3Aeu-west-1%3A123456789012%3At\

@@ -149,8 +149,7 @@ impl Feed {
         self.host.meter.add(Event::FnPoll(result));
         match received {
             Ok(messages) => {
-                let is_problem =
-                    matches!(&*self.status.last.borrow(), Some(Err(why)) if why.starts_with(RECEIVE));
+                let is_problem = matches!(&*self.status.last.borrow(), Some(Err(why)) if why.starts_with(RECEIVE));
                 if is_problem {
                     self.note(Ok(()));
                 }
@@ -187,7 +186,7 @@ impl Feed {
                 self.note(Err(refusal.message()));
                 match refusal {
                     Refusal::Throttled(_) | Refusal::Reserved(_) => Outcome::Refused,
-                    // Whether it has run is not known.
+                    // It is not known whether it has run.
                     _ => Outcome::Failed,
                 }
             }

@@ -82,8 +82,7 @@ impl Sources {
             return;
         }
         let mut tasks = self.tasks.borrow_mut();
-        let is_due =
-            |uuid: &String| record.is_some_and(|record| record.sources.contains_key(uuid));
+        let is_due = |uuid: &String| record.is_some_and(|record| record.sources.contains_key(uuid));
         tasks.retain(|uuid, task| {
             let stays = task.function != function || is_due(uuid);
             if !stays {

@@ -247,7 +247,10 @@ mod tests {
         let short = config(None, Some(60));
         assert_eq!(next(&short, Tried::Failed, (1, 0), Duration::from_millis(59_500)), aged);
         assert_eq!(next(&short, Tried::Throttled, (0, 1), Duration::from_secs(60)), aged);
-        assert_eq!(next(&short, Tried::Failed, (1, 0), Duration::from_secs(59)), Next::Again(PAUSE));
+        assert_eq!(
+            next(&short, Tried::Failed, (1, 0), Duration::from_secs(59)),
+            Next::Again(PAUSE)
+        );
         assert_eq!(next(&own, Tried::Throttled, (0, u32::MAX), AGE_MAX), aged);
         assert_eq!(next(&own, Tried::Done, (0, 9), AGE_MAX * 2), Next::End(Condition::Success));
     }
@@ -301,8 +304,7 @@ mod tests {
     #[test]
     fn an_error_message_is_short_and_plain() {
         let text = format!("a\u{1}\n{}", "é".repeat(1000));
-        let message =
-            Response { status: 502, is_function_error: false, text }.error_message();
+        let message = Response { status: 502, is_function_error: false, text }.error_message();
         assert_eq!((message.len(), message.starts_with("aé")), (1023, true));
     }
 
@@ -325,6 +327,8 @@ mod tests {
         let failed = [("bad".to_owned(), false), ("dead".to_owned(), true)];
         assert_eq!(names(Condition::RetriesExhausted), failed);
         assert_eq!(names(Condition::EventAgeExceeded), failed);
-        assert!(destinations(&EventConfig::default(), None, Condition::RetriesExhausted).is_empty());
+        assert!(
+            destinations(&EventConfig::default(), None, Condition::RetriesExhausted).is_empty()
+        );
     }
 }

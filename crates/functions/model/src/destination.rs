@@ -74,7 +74,8 @@ impl Target {
             _ => is_word(name, b"-_./"),
         };
         let is_arn = arn.len() <= ARN_BYTES_MAX && partition.starts_with("aws");
-        if !is_arn || !is_word(partition, b"-") || !is_word(region, b"-") || !is_account || !is_name {
+        if !is_arn || !is_word(partition, b"-") || !is_word(region, b"-") || !is_account || !is_name
+        {
             return Err(wrong());
         }
         if name.ends_with(".fifo") && matches!(kind, Kind::Queue | Kind::Topic) {

@@ -12,10 +12,7 @@ use crate::answer::{Reply, json_reply};
 use crate::config::REGION;
 
 /// Takes a destination: an empty one removes what is there.
-fn destination(
-    own: &mut Parameters,
-    name: &str,
-) -> Result<Option<Option<Target>>, Refusal> {
+fn destination(own: &mut Parameters, name: &str) -> Result<Option<Option<Target>>, Refusal> {
     let Some(mut of) = own.object(name)? else { return Ok(None) };
     let arn = of.text("Destination")?.filter(|arn| !arn.is_empty());
     of.done()?;

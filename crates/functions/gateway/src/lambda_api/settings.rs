@@ -143,8 +143,7 @@ impl Settings {
             manifest.runtime = runtime_of(&runtime).unwrap_or(manifest.runtime);
             edition.runtime = runtime;
         }
-        edition.dead_letter =
-            self.dead_letter.unwrap_or_else(|| edition.dead_letter.clone());
+        edition.dead_letter = self.dead_letter.unwrap_or_else(|| edition.dead_letter.clone());
         edition.role = self.role.unwrap_or_else(|| edition.role.clone());
         edition.description = self.description.unwrap_or_else(|| edition.description.clone());
         let invalid = |error: unlade_fn_model::ManifestError| refused(error.to_string());

@@ -75,7 +75,8 @@ fn response_types(own: &mut Parameters) -> Result<Option<bool>, Refusal> {
         Some(Value::Array(types)) if types.is_empty() => Ok(Some(false)),
         Some(Value::Array(types)) if types == ["ReportBatchItemFailures"] => Ok(Some(true)),
         Some(other) => {
-            let why = format!("FunctionResponseTypes: {other} is not [\"ReportBatchItemFailures\"]");
+            let why =
+                format!("FunctionResponseTypes: {other} is not [\"ReportBatchItemFailures\"]");
             Err(wrong(why))
         }
     }
@@ -91,8 +92,7 @@ fn described(call: &Call<'_>, name: &str, uuid: &str, mapping: &Mapping) -> Valu
         (false, false) => "Disabled",
     };
     let text = status.map_or_else(|| "No records processed".to_owned(), |status| status.text());
-    let types: &[&str] =
-        if mapping.reports_failures { &["ReportBatchItemFailures"] } else { &[] };
+    let types: &[&str] = if mapping.reports_failures { &["ReportBatchItemFailures"] } else { &[] };
     let mut description = json!({
         "UUID": uuid,
         "BatchSize": mapping.batch_size,

@@ -73,9 +73,8 @@ impl Record {
     pub fn event_config(&self, qualifier: Option<&Qualifier>) -> Result<&EventConfig, Refusal> {
         self.resolve(qualifier)?;
         let key = key(qualifier);
-        let absent = || {
-            Refusal::Absent(format!("The function {key} doesn't have an EventInvokeConfig"))
-        };
+        let absent =
+            || Refusal::Absent(format!("The function {key} doesn't have an EventInvokeConfig"));
         self.event_configs.get(&key).ok_or_else(absent)
     }
 

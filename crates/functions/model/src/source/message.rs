@@ -63,9 +63,11 @@ fn attributes(found: Option<&Value>) -> Value {
     let Some(Value::Object(found)) = found else { return json!({}) };
     let of = |value: &Value| {
         let mut out = Map::new();
-        for (name, own) in
-            [("StringValue", "stringValue"), ("BinaryValue", "binaryValue"), ("DataType", "dataType")]
-        {
+        for (name, own) in [
+            ("StringValue", "stringValue"),
+            ("BinaryValue", "binaryValue"),
+            ("DataType", "dataType"),
+        ] {
             if let Some(text) = value[name].as_str() {
                 out.insert(own.to_owned(), text.into());
             }

@@ -67,7 +67,8 @@ fn reported_failures_are_of_the_batch_or_the_batch_has_failed() {
         let failed: BTreeSet<String> = ids.iter().map(|id| (*id).to_owned()).collect();
         Outcome::Handled { failed }
     };
-    for fine in ["", "null", "{}", "3", r#"{"batchItemFailures": null}"#, r#"{"batchItemFailures": []}"#]
+    for fine in
+        ["", "null", "{}", "3", r#"{"batchItemFailures": null}"#, r#"{"batchItemFailures": []}"#]
     {
         assert_eq!(of(fine), handled(&[]), "{fine}");
     }
@@ -160,10 +161,9 @@ impl Oracle {
     }
 
     fn is_asking(&self) -> bool {
-        let is_answer =
-            |(_, input): &&(Instant, Input)| {
-                matches!(input, Input::Received(_) | Input::ReceiveFailed(_))
-            };
+        let is_answer = |(_, input): &&(Instant, Input)| {
+            matches!(input, Input::Received(_) | Input::ReceiveFailed(_))
+        };
         self.asked.len() > self.history.iter().filter(is_answer).count()
     }
 
@@ -248,7 +248,9 @@ impl Oracle {
             let message = self.messages[at].0.clone();
             self.messages[at].2 = Place::Settling(batch);
             match outcome {
-                Outcome::Handled { failed } if !failed.contains(&message.id) => delete.push(message),
+                Outcome::Handled { failed } if !failed.contains(&message.id) => {
+                    delete.push(message)
+                }
                 Outcome::Handled { .. } | Outcome::Failed => left += 1,
                 Outcome::Refused => {
                     release.push(message);
@@ -278,7 +280,8 @@ impl Oracle {
             let Some(first) = waiting.first() else { break };
             let fits = |count: &usize| {
                 let bytes = |at: &usize| self.messages[*at].0.record.len() + 1;
-                *count == 1 || waiting[..*count].iter().map(bytes).sum::<usize>() <= settings.bytes_max
+                *count == 1
+                    || waiting[..*count].iter().map(bytes).sum::<usize>() <= settings.bytes_max
             };
             let most = waiting.len().min(settings.batch_size);
             let count = (1..=most).rev().find(fits).unwrap();
@@ -304,7 +307,8 @@ impl Oracle {
         if rest == Some(0) {
             return;
         }
-        let is_too_long = |(_, input): &&(Instant, Input)| matches!(input, Input::ReceiveFailed(true));
+        let is_too_long =
+            |(_, input): &&(Instant, Input)| matches!(input, Input::ReceiveFailed(true));
         let halvings = self.recent().iter().filter(is_too_long).count();
         let most = [10, 5, 2, 1].get(halvings).copied().unwrap_or(1);
         let max = most.min(settings.batch_size - waiting.len());
@@ -333,10 +337,12 @@ fn any_outcome(random: &mut Random, batch: &[Message]) -> Outcome {
 
 /// An input that may come now.
 fn any_input(random: &mut Random, oracle: &Oracle, next: &mut u64) -> Input {
-    let running: Vec<u64> =
-        oracle.open().into_iter().filter(|n| !oracle.all_in(&Place::Running(*n)).is_empty()).collect();
-    let settling: Vec<u64> =
-        oracle.open().into_iter().filter(|n| !running.contains(n)).collect();
+    let running: Vec<u64> = oracle
+        .open()
+        .into_iter()
+        .filter(|n| !oracle.all_in(&Place::Running(*n)).is_empty())
+        .collect();
+    let settling: Vec<u64> = oracle.open().into_iter().filter(|n| !running.contains(n)).collect();
     let pick = |random: &mut Random, all: &[u64]| all[random.below(all.len() as u64) as usize];
     match random.below(12) {
         0 if random.below(3) == 0 => Input::Set(any_settings(random), random.below(4) > 0),
@@ -358,7 +364,8 @@ fn any_input(random: &mut Random, oracle: &Oracle, next: &mut u64) -> Input {
         6 | 7 if !running.is_empty() => {
             let batch = pick(random, &running);
             let messages = oracle.all_in(&Place::Running(batch));
-            let messages: Vec<_> = messages.iter().map(|at| oracle.messages[*at].0.clone()).collect();
+            let messages: Vec<_> =
+                messages.iter().map(|at| oracle.messages[*at].0.clone()).collect();
             Input::Invoked(batch, any_outcome(random, &messages))
         }
         8 | 9 if !settling.is_empty() => Input::Settled(pick(random, &settling)),

@@ -44,7 +44,8 @@ fn send_message() -> RequestHead {
     }
 }
 
-const BODY: &str = r#"{"QueueUrl":"https://sqs.eu-west-1.amazonaws.com/123456789012/q","MessageBody":"m"}"#;
+const BODY: &str =
+    r#"{"QueueUrl":"https://sqs.eu-west-1.amazonaws.com/123456789012/q","MessageBody":"m"}"#;
 
 fn say(bed: &mut Bed, call: u64, role: u64, request: RequestHead, body: &[u8]) {
     let said = ControlHead::Perform { call, role, request };
