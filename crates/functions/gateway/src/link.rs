@@ -44,6 +44,9 @@ pub struct Reply {
     pub result: Vec<u8>,
 }
 
+/// The end of a request on behalf of a function, and the body of its answer.
+pub type Performed = (PerformEnd, Vec<u8>);
+
 /// Limit of the bytes that are written together in one batch.
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -59,7 +62,7 @@ pub struct Link {
     /// Receivers of the results of pending writes, by invocation.
     settles: RefCell<HashMap<String, oneshot::Sender<Vec<FailedWrite>>>>,
     /// Receivers of the ends of requests on behalf of functions, by number.
-    performs: RefCell<HashMap<u64, oneshot::Sender<(PerformEnd, Vec<u8>)>>>,
+    performs: RefCell<HashMap<u64, oneshot::Sender<Performed>>>,
     next_perform: Cell<u64>,
     is_lost: Cell<bool>,
     closed: Notify,
@@ -133,12 +136,7 @@ impl Link {
     /// Has a request performed with the rights of a role and the worker's keys; returns its end, and
     /// the body of its answer. A lost connection is a failure: whether the service has got the request
     /// is unknown then.
-    pub async fn perform(
-        &self,
-        role: u64,
-        request: RequestHead,
-        body: Vec<u8>,
-    ) -> (PerformEnd, Vec<u8>) {
+    pub async fn perform(&self, role: u64, request: RequestHead, body: Vec<u8>) -> Performed {
         let lost = || {
             let why = "the I/O worker is gone".to_owned();
             (PerformEnd::Failed { why }, Vec::new())

@@ -92,7 +92,7 @@ fn a_batch_is_received_invoked_and_settled() {
     let mut poller = Poller::new(settings(10, 0, 1));
     assert!(poller.is_idle() && poller.due(now).is_none());
     let ask = Action::Receive { max: 10, wait: WAIT_MAX };
-    assert_eq!(poller.set(settings(10, 0, 1), true, now), [ask.clone()]);
+    assert_eq!(poller.set(settings(10, 0, 1), true, now), std::slice::from_ref(&ask));
     let (a, b) = (message("a", 1, 1), message("b", 2, 1));
     let batch = vec![a.clone(), b.clone()];
     let invoke = Action::Invoke { batch: 1, messages: batch.clone() };
