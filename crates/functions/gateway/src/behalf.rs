@@ -3,15 +3,11 @@
 
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use unlade_guest_protocol::control::{PERFORM_BYTES_MAX, PerformEnd};
 
 use crate::function::Function;
 use crate::service_request::ServiceRequest;
 
-/// Most calls of a tenant at a time, requests for messages excluded: those are bounded by the number of
-/// its mappings.
-const CALLS_MAX: usize = 64;
 /// Timeout of the connection to the worker, which may be starting.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -37,23 +33,13 @@ pub enum CallError {
     Failed(String),
 }
 
-/// The limit of a tenant's calls at a time.
-#[derive(Debug)]
-pub struct Calls(Semaphore);
-
-impl Default for Calls {
-    fn default() -> Calls {
-        Calls(Semaphore::new(CALLS_MAX))
-    }
-}
-
 /// Calls a service; returns the body of its answer. Waits while its tenant has as many calls as may be.
 ///
 /// # Errors
 /// See [`CallError`].
 pub async fn call(function: &Function, request: ServiceRequest) -> Result<Vec<u8>, CallError> {
     // The semaphore is never closed.
-    let _place = function.tenant.calls.0.acquire().await.ok();
+    let _place = function.tenant.calls.acquire().await.ok();
     perform(function, request).await
 }
 

@@ -14,9 +14,17 @@ use unlade_metrics::{DeliveryResult, Event};
 use crate::behalf::{CallError, call};
 use crate::config::REGION;
 use crate::event_file::{AcceptedEvent, EventState};
-use crate::events::{function, store};
+use crate::function::Function;
 use crate::host::Host;
 use crate::service_request::{About, Attribute, ServiceRequest, message};
+
+/// The function of an event. Another tenant may own the name meanwhile.
+pub fn function(host: &Host, state: &EventState) -> Option<Rc<Function>> {
+    let own = |found: &Rc<Function>| {
+        state.tenant.as_ref().is_none_or(|tenant| found.tenant.name == *tenant)
+    };
+    host.function(&state.function).filter(own)
+}
 
 /// Sends the end of an event to the destinations that do not have it.
 pub async fn deliver(host: &Rc<Host>, accepted: &mut AcceptedEvent) {
@@ -30,7 +38,7 @@ pub async fn deliver(host: &Rc<Host>, accepted: &mut AcceptedEvent) {
         let Some(error) = result.err() else {
             host.meter.add(Event::FnDelivery(DeliveryResult::Delivered));
             if !accepted.state.pending.is_empty() {
-                store(accepted).await;
+                accepted.keep().await;
             }
             continue;
         };
@@ -42,7 +50,7 @@ pub async fn deliver(host: &Rc<Host>, accepted: &mut AcceptedEvent) {
         if let Some(wait) = wait {
             let attempts = pending.attempts;
             accepted.state.pending.push(pending);
-            store(accepted).await;
+            accepted.keep().await;
             if accepted.state.pending.iter().all(|other| other.attempts >= attempts) {
                 tokio::time::sleep(wait).await;
             }

@@ -59,6 +59,14 @@ impl AcceptedEvent {
         written.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 
+    /// Writes the file. If that fails, a next gateway finds the former state: the event, or the message
+    /// about its end, is then made again.
+    pub async fn keep(&self) {
+        if let Err(error) = self.store().await {
+            tracing::error!(%error, path = %self.path.display(), "an event's state cannot be kept");
+        }
+    }
+
     fn write(&self) -> io::Result<()> {
         let fresh = self.path.with_extension("new");
         let mut file = File::create(&fresh)?;

@@ -111,7 +111,7 @@ impl Events {
     /// Executes an event until it has ended, and sends its end to its destinations.
     async fn make(&self, host: &Rc<Host>, mut accepted: AcceptedEvent) {
         if accepted.state.ended.is_none() && execute(host, &mut accepted).await {
-            store(&accepted).await;
+            accepted.keep().await;
         }
         if !accepted.state.pending.is_empty() {
             delivery::deliver(host, &mut accepted).await;
@@ -122,22 +122,6 @@ impl Events {
         }
         self.count.set(self.count.get() - 1);
     }
-}
-
-/// Writes the state of an event. If that fails, a next gateway finds its former state: the event, or
-/// the message about its end, is then made again.
-pub async fn store(accepted: &AcceptedEvent) {
-    if let Err(error) = accepted.store().await {
-        tracing::error!(%error, path = %accepted.path.display(), "an event's state cannot be kept");
-    }
-}
-
-/// The function of an event. Another tenant may own the name meanwhile.
-pub fn function(host: &Host, state: &EventState) -> Option<Rc<Function>> {
-    let own = |found: &Rc<Function>| {
-        state.tenant.as_ref().is_none_or(|tenant| found.tenant.name == *tenant)
-    };
-    host.function(&state.function).filter(own)
 }
 
 /// The configuration of an event, as it is now, and the dead-letter queue of its function.
@@ -170,7 +154,7 @@ fn age(state: &EventState) -> Duration {
 async fn execute(host: &Rc<Host>, accepted: &mut AcceptedEvent) -> bool {
     let (mut throttled, mut response) = (0, None);
     loop {
-        let Some(found) = function(host, &accepted.state) else {
+        let Some(found) = delivery::function(host, &accepted.state) else {
             let function = &accepted.state.function;
             tracing::warn!(function, "an event's function is not there any more");
             host.meter.add(Event::FnEventEnded(EventEnd::Absent));
@@ -192,7 +176,7 @@ async fn execute(host: &Rc<Host>, accepted: &mut AcceptedEvent) -> bool {
             Next::End(condition) => return end(host, accepted, &found, condition, response),
             Next::Again(pause) => {
                 if tried == Tried::Failed {
-                    store(accepted).await;
+                    accepted.keep().await;
                 }
                 tokio::time::sleep(pause).await;
             }

@@ -302,7 +302,7 @@ impl Host {
         for function in self.functions().iter().filter(|function| !is_due(function)) {
             self.remove(&function.key());
         }
-        self.sources.apply(self, name, record.as_deref());
+        self.sources.apply(name, record.as_deref());
         let Some(record) = record else { return };
         for (version, edition) in record.editions() {
             match self.function(&key(name, version)) {

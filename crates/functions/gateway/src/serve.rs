@@ -33,6 +33,7 @@ use crate::events::Events;
 use crate::function::Function;
 use crate::guest;
 use crate::host::Host;
+use crate::source_task;
 use crate::store::{Access, Store};
 use crate::tenant::{Tenant, write_private};
 use crate::tenants::{Own, Tenants};
@@ -127,6 +128,7 @@ async fn serve(
     let tenants = tenants.map_err(system("the tenants"))?;
     let host = Host::new(config, parts.backends, tenants, access, guest, meter);
     *host.keys.borrow_mut() = keys;
+    source_task::run(&host);
     tokio::select! {
         loaded = load(&host) => loaded?,
         _ = terminate.recv() => return end(&host, store, store_task).await,

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::lifecycle::Qualifier;
 use unlade_fn_model::source::{Action, Mapping, Message, Outcome, Poller, message};
@@ -16,7 +16,7 @@ use crate::function::{Function, key};
 use crate::host::Host;
 use crate::invoke::invoke;
 use crate::source_queue;
-use crate::sources::Status;
+use crate::sources::{Start, Status};
 
 /// The result of an action.
 enum Heard {
@@ -36,16 +36,21 @@ struct Feed {
     said: mpsc::UnboundedSender<Heard>,
 }
 
+/// Takes messages of queues from now on: each mapping has a task.
+pub fn run(host: &Rc<Host>) {
+    let own = Rc::downgrade(host);
+    host.sources.start_by(move |start| {
+        if let Some(host) = own.upgrade() {
+            tokio::task::spawn_local(feed(host, start));
+        }
+    });
+}
+
 /// Feeds a function until its mapping is removed, or the gateway ends. Messages on their way are
 /// finished then. A request for messages is awaited if the mapping is removed; if the gateway ends, its
 /// messages become visible again after their visibility timeout.
-pub async fn feed(
-    host: Rc<Host>,
-    function: String,
-    mut changes: watch::Receiver<Option<Mapping>>,
-    status: Rc<Status>,
-    mut ending: watch::Receiver<bool>,
-) {
+async fn feed(host: Rc<Host>, start: Start) {
+    let Start { function, mut changes, status, mut ending, running: _running } = start;
     let Some(mapping) = changes.borrow_and_update().clone() else { return };
     let (said, mut heard) = mpsc::unbounded_channel();
     let mut feed = Feed { host, function, mapping, status, said };

@@ -9,11 +9,26 @@ use tokio::sync::watch;
 use unlade_fn_model::lifecycle::Record;
 use unlade_fn_model::source::Mapping;
 
-use crate::host::Host;
-use crate::source_task::feed;
+/// The start of a mapping's task.
+pub struct Start {
+    /// The function.
+    pub function: String,
+    /// The mapping, and its changes; `None` once it is removed.
+    pub changes: watch::Receiver<Option<Mapping>>,
+    /// The state, for the description.
+    pub status: Rc<Status>,
+    /// True once the gateway ends.
+    pub ending: watch::Receiver<bool>,
+    /// To be kept until the task ends.
+    pub running: Running,
+}
+
+type Starter = Box<dyn Fn(Start)>;
 
 /// The tasks of all mappings.
 pub struct Sources {
+    /// Starts the task of a mapping.
+    starter: RefCell<Option<Starter>>,
     tasks: RefCell<BTreeMap<String, Task>>,
     /// Tasks that have not ended, those of removed mappings included.
     running: Rc<Cell<usize>>,
@@ -68,6 +83,7 @@ impl Drop for Running {
 impl Default for Sources {
     fn default() -> Sources {
         Sources {
+            starter: RefCell::default(),
             tasks: RefCell::default(),
             running: Rc::default(),
             ending: watch::Sender::new(false),
@@ -76,11 +92,15 @@ impl Default for Sources {
 }
 
 impl Sources {
+    /// Sets what starts the task of a mapping. Without it no messages are taken.
+    pub fn start_by(&self, starter: impl Fn(Start) + 'static) {
+        *self.starter.borrow_mut() = Some(Box::new(starter));
+    }
+
     /// Runs the mappings of a function's record, and no others of it.
-    pub fn apply(&self, host: &Rc<Host>, function: &str, record: Option<&Record>) {
-        if *self.ending.borrow() {
-            return;
-        }
+    pub fn apply(&self, function: &str, record: Option<&Record>) {
+        let starter = self.starter.borrow();
+        let Some(starter) = starter.as_ref().filter(|_| !*self.ending.borrow()) else { return };
         let mut tasks = self.tasks.borrow_mut();
         let is_due = |uuid: &String| record.is_some_and(|record| record.sources.contains_key(uuid));
         tasks.retain(|uuid, task| {
@@ -101,18 +121,12 @@ impl Sources {
             }
             let (changes, status) = (watch::Sender::new(Some(mapping.clone())), Rc::default());
             self.running.set(self.running.get() + 1);
-            let running = Running(self.running.clone());
-            let ending = self.ending.subscribe();
-            let task = feed(
-                host.clone(),
-                function.to_owned(),
-                changes.subscribe(),
-                Rc::clone(&status),
-                ending,
-            );
-            tokio::task::spawn_local(async move {
-                let _running = running;
-                task.await;
+            starter(Start {
+                function: function.to_owned(),
+                changes: changes.subscribe(),
+                status: Rc::clone(&status),
+                ending: self.ending.subscribe(),
+                running: Running(self.running.clone()),
             });
             let (function, mapping) = (function.to_owned(), changes);
             tasks.insert(uuid.clone(), Task { function, mapping, status });

@@ -11,15 +11,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::net::UnixStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use unlade_guest_protocol::control::ControlHead;
 
-use crate::behalf::Calls;
 use crate::link::Link;
 use crate::worker::{Kind, Worker};
 
 /// Timeout of a worker's start. It may have a journal to read.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Most calls on behalf of its functions at a time, requests for messages of queues excluded: those are
+/// bounded by the number of its mappings.
+const CALLS_MAX: usize = 64;
 /// Interval of the connection attempts.
 const LISTEN_PAUSE: Duration = Duration::from_millis(5);
 
@@ -29,8 +31,8 @@ pub struct Tenant {
     pub name: String,
     /// The worker that serves it, and perhaps other tenants.
     pub worker: Rc<Worker>,
-    /// The limit of calls on behalf of its functions.
-    pub calls: Calls,
+    /// Permits of calls on behalf of its functions.
+    pub calls: Semaphore,
     control: PathBuf,
     roles: RefCell<BTreeMap<u64, Value>>,
     link: RefCell<Option<Rc<Link>>>,
@@ -90,7 +92,7 @@ impl Tenant {
         Rc::new(Tenant {
             name: name.to_owned(),
             worker,
-            calls: Calls::default(),
+            calls: Semaphore::new(CALLS_MAX),
             control: dir.join("control"),
             roles: RefCell::default(),
             link: RefCell::default(),

@@ -8,11 +8,8 @@ use serde_json::{Value, json};
 
 use crate::destination::Target;
 use crate::lifecycle::EventConfig;
+use crate::lifecycle::event_config::AGE_MAX;
 
-/// Retries after an error of the function, where the configuration names none.
-pub const RETRIES: u32 = 2;
-/// Age up to which an event is tried, where the configuration names none.
-pub const AGE_MAX: Duration = Duration::from_secs(6 * 3600);
 /// Wait before the second attempt; doubled before the next.
 const PAUSE: Duration = Duration::from_secs(1);
 /// First wait of an event for which there was no instance; doubled up to the longest.

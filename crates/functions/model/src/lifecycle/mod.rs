@@ -9,6 +9,7 @@ pub mod alias;
 pub mod aliases;
 pub mod concurrency;
 pub mod event_config;
+pub mod event_configs;
 pub mod page;
 pub mod permissions;
 pub mod policy;

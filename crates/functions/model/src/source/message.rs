@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::poller::Outcome;
 use crate::destination::Target;
 
 /// A message that was received.
@@ -17,6 +16,20 @@ pub struct Message {
     pub receipt: String,
     /// Its record in an event, as JSON.
     pub record: String,
+}
+
+/// The outcome of an invocation with a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The function has handled the messages, except these.
+    Handled {
+        /// Identifiers of messages that it has not handled.
+        failed: BTreeSet<String>,
+    },
+    /// The function has failed.
+    Failed,
+    /// The function was not invoked.
+    Refused,
 }
 
 /// Reads the answer to ReceiveMessage (JSON protocol).

@@ -13,5 +13,5 @@ pub mod poller;
 mod tests;
 
 pub use mapping::{Mapping, MappingChange};
-pub use message::Message;
-pub use poller::{Action, Outcome, Poller, Settings};
+pub use message::{Message, Outcome};
+pub use poller::{Action, Poller, Settings};

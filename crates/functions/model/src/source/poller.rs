@@ -7,10 +7,10 @@
 //! to their visibility timeout, or released. After an error the queue is not asked for a while, longer
 //! each time; what was received before is invoked without a pause.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::Message;
+use super::message::{Message, Outcome};
 
 /// Most messages of one request, as in SQS.
 pub const RECEIVE_MAX: usize = 10;
@@ -32,20 +32,6 @@ pub struct Settings {
     pub concurrency: usize,
     /// Most bytes of the records of a batch; one message may have more.
     pub bytes_max: usize,
-}
-
-/// The outcome of an invocation with a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The function has handled the messages, except these.
-    Handled {
-        /// Identifiers of messages that it has not handled.
-        failed: BTreeSet<String>,
-    },
-    /// The function has failed.
-    Failed,
-    /// The function was not invoked.
-    Refused,
 }
 
 /// An action to carry out.
