@@ -267,6 +267,7 @@ pub fn edition(manifest: Manifest, code: u64, archive: &[u8], stamp: &Stamp) -> 
         description: String::new(),
         modified: stamp.time.clone(),
         revision: stamp.revision.clone(),
+        dead_letter: None,
     }
 }
 

@@ -216,7 +216,11 @@ impl RequestHead {
         self.headers.iter().any(|(field, _)| field == name)
     }
 
-    fn check(&self) -> Result<(), RequestError> {
+    /// Refuses a head that is malformed or too long, or that has what belongs to the host.
+    ///
+    /// # Errors
+    /// The first such part.
+    pub fn check(&self) -> Result<(), RequestError> {
         for (what, word) in
             [("service", &self.service), ("operation", &self.operation), ("region", &self.region)]
         {

@@ -1,6 +1,7 @@
 //! A request of the life cycle, and the descriptions of functions in responses.
 
 use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use unlade_fn_model::lambda::Refusal;
@@ -164,6 +165,9 @@ impl View<'_> {
                 "LogGroup": format!("/aws/lambda/{}", self.name),
             },
         });
+        if let Some(target) = &edition.dead_letter {
+            description["DeadLetterConfig"] = json!({"TargetArn": target.arn});
+        }
         if !manifest.environment.is_empty() {
             description["Environment"] = json!({"Variables": manifest.environment});
         }
@@ -229,6 +233,17 @@ pub fn listed(name: &str, items: Vec<Value>, next: Option<String>) -> Reply {
         body["NextMarker"] = next.into();
     }
     json_reply(200, body.to_string())
+}
+
+/// The time now, in milliseconds since the UNIX epoch.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or_default()
+}
+
+/// A time as some descriptions have it: seconds since the UNIX epoch.
+pub fn seconds(at_ms: u64) -> f64 {
+    at_ms as f64 / 1e3
 }
 
 /// The architecture of this machine, in Lambda's words.
