@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::checksums::{Algorithm, Parted};
 use crate::disk::Stat;
-use crate::tags::Tags;
+
+/// Names and values of tags, in the order of the request.
+pub type Tags = Vec<(String, String)>;
 
 /// Metadata from clients, and values that the store computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

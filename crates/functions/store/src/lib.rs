@@ -53,8 +53,10 @@ mod conditions;
 #[cfg(test)]
 mod crash;
 mod disk;
+mod endings;
 mod fault;
 mod hold;
+mod labels;
 mod legacy;
 mod list;
 mod listing;

@@ -17,8 +17,8 @@ use crate::body::{self, Expected, PIECE_BYTES, blocking, give, md5_of, take};
 use crate::conditions::{Conditions, Removal, strong, timestamp};
 use crate::disk::{self, Disk, Stat};
 use crate::fault::Fault;
+use crate::labels;
 use crate::list::{ENTRIES_MAX, token, untoken};
-use crate::tags;
 use crate::vault::{OpenObject, Vault};
 use crate::versions::NULL;
 
@@ -46,8 +46,8 @@ macro_rules! about {
             content_type: $input.content_type.take(),
             expires: About::expires_text($input.expires.as_ref()),
             website_redirect_location: $input.website_redirect_location.take(),
-            storage_class: tags::class($input.storage_class.as_ref())?,
-            tags: tags::from_header($input.tagging.as_deref())?,
+            storage_class: labels::class($input.storage_class.as_ref())?,
+            tags: labels::from_header($input.tagging.as_deref())?,
             ..About::default()
         }
     };

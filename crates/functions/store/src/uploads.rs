@@ -1,10 +1,8 @@
 //! Multipart uploads: a directory each, in which a file is a part, named by its number and its
 //! MD5 and its checksum.
 
-use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -71,39 +69,6 @@ pub struct Begun {
     pub id: String,
     /// When, in nanoseconds since 1970.
     pub begun_ns: i64,
-}
-
-/// The uploads that are being completed or aborted. A second request for one waits, because both
-/// would make the object; those of other uploads go on, however long the first one takes.
-#[derive(Default)]
-pub struct Endings {
-    running: Mutex<HashSet<String>>,
-    ended: Condvar,
-}
-
-/// The right to end one upload.
-struct Ending<'a> {
-    endings: &'a Endings,
-    id: &'a str,
-}
-
-impl Endings {
-    /// Waits for the end of another request that ends this upload.
-    fn begin<'a>(&'a self, id: &'a str) -> Ending<'a> {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_busy = |running: &mut HashSet<String>| running.contains(id);
-        let waited = self.ended.wait_while(running, is_busy);
-        waited.unwrap_or_else(PoisonError::into_inner).insert(id.to_owned());
-        Ending { endings: self, id }
-    }
-}
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        let running = self.endings.running.lock();
-        running.unwrap_or_else(PoisonError::into_inner).remove(self.id);
-        self.endings.ended.notify_all();
-    }
 }
 
 impl<D: Disk> Vault<D> {

@@ -23,10 +23,10 @@ use std::time::SystemTime;
 
 use crate::about::{About, Version, Versioning, suffix};
 use crate::disk::{self, Disk, DiskFile as _, Kind, Stat, there};
+use crate::endings::Endings;
 use crate::fault::Fault;
 use crate::hold::Held;
 use crate::names::{self, KEY_BYTES_MAX, OWN};
-use crate::uploads::Endings;
 use crate::walk::Kept;
 
 /// The layout version of this program.
