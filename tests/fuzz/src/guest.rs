@@ -207,18 +207,9 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     hint.encode(&mut message).expect("a short message");
     add("control", 3, &message);
     let request = RequestHead {
-        service: "sqs".into(),
-        signing_name: false,
-        operation: "SendMessage".into(),
-        region: "us-east-1".into(),
-        method: RequestMethod::Post,
-        path: "/".into(),
-        query: String::new(),
         headers: vec![("x-amz-target".into(), "AmazonSQS.SendMessage".into())],
         body_bytes: 2,
-        inline: false,
-        unsigned: false,
-        read_timeout_ms: None,
+        ..RequestHead::post("sqs", "us-east-1", "SendMessage")
     };
     let perform = ControlHead::Perform { call: 1, role: 2, request };
     let mut message = Vec::new();

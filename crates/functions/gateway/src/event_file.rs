@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use unlade_fn_model::asynchronous::{Ended, Pending};
 
+use crate::deploy::time_ms;
+
 /// The state of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventState {
@@ -103,12 +105,11 @@ impl EventState {
             None => (None, line),
         };
         let modified = fs::metadata(path)?.modified()?;
-        let accepted = modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Ok(EventState {
             tenant,
             function: function.to_owned(),
             qualifier: function.split_once(':').map(|(_, version)| version.to_owned()),
-            accepted_ms: u64::try_from(accepted.as_millis()).unwrap_or_default(),
+            accepted_ms: time_ms(modified),
             failures: 0,
             ended: None,
             pending: Vec::new(),

@@ -8,10 +8,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use unlade_fn_model::asynchronous::{self, Condition, Ended, Next, Response, Tried};
 use unlade_fn_model::destination::Target;
 use unlade_fn_model::lambda::Refusal;
@@ -20,6 +19,7 @@ use unlade_fn_model::pool::Refused;
 use unlade_metrics::{Event, EventEnd};
 
 use crate::delivery;
+use crate::deploy::{time_ms, time_utc};
 use crate::event_file::{AcceptedEvent, EventState};
 use crate::function::Function;
 use crate::host::Host;
@@ -64,7 +64,7 @@ impl Events {
             tenant: Some(function.tenant.name.clone()),
             function: function.key(),
             qualifier: qualifier.map(ToString::to_string),
-            accepted_ms: now_ms(),
+            accepted_ms: time_ms(SystemTime::now()),
             failures: 0,
             ended: None,
             pending: Vec::new(),
@@ -140,14 +140,9 @@ fn configured(
     (config.cloned().unwrap_or_default(), dead_letter)
 }
 
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or_default()
-}
-
 /// The time since the acceptance of an event.
 fn age(state: &EventState) -> Duration {
-    Duration::from_millis(now_ms().saturating_sub(state.accepted_ms))
+    Duration::from_millis(time_ms(SystemTime::now()).saturating_sub(state.accepted_ms))
 }
 
 /// Tries an event until it has ended; returns true if a destination is to be told.
@@ -226,15 +221,8 @@ fn end(
         tracing::error!(function, %path, condition = condition.name(), "an event has failed for good");
     }
     let attempts = state.failures + u32::from(condition == Condition::Success);
-    let timestamp = timestamp();
+    let timestamp = format!("{}Z", time_utc(OffsetDateTime::now_utc()));
     let version = function.version.to_string();
     state.ended = Some(Ended { condition, timestamp, attempts, version, response });
     !state.pending.is_empty()
-}
-
-/// The time now as in Lambda's records: RFC 3339 with milliseconds.
-fn timestamp() -> String {
-    let now = OffsetDateTime::now_utc();
-    let now = now.replace_nanosecond(u32::from(now.millisecond()) * 1_000_000).unwrap_or(now);
-    now.format(&Rfc3339).unwrap_or_default()
 }

@@ -425,7 +425,8 @@ fn client_environment(
     text
 }
 
-/// Waits for running invocations, and for the messages of queues that are on their way; then the workers finish pending writes.
+/// Waits for running invocations, and for the messages of queues that are on their way; then the workers
+/// finish pending writes.
 async fn drain(host: &Rc<Host>) {
     let end = Instant::now() + host.config.drain_timeout;
     host.sources.drain();

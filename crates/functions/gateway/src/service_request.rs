@@ -3,7 +3,8 @@
 
 use serde_json::{Value, json};
 use unlade_fn_model::destination::{Kind, Target};
-use unlade_guest_protocol::{RequestHead, RequestMethod};
+use unlade_guest_protocol::RequestHead;
+use unlade_s3::encode::percent;
 
 /// Longest silence of a service before a request is given up, in milliseconds. A request for messages
 /// waits for 20 seconds.
@@ -32,18 +33,9 @@ pub struct Attribute {
 fn head(service: &str, region: &str, operation: &str, fields: &[(&str, &str)]) -> RequestHead {
     let field = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     RequestHead {
-        service: service.to_owned(),
-        signing_name: false,
-        operation: operation.to_owned(),
-        region: region.to_owned(),
-        method: RequestMethod::Post,
-        path: "/".to_owned(),
-        query: String::new(),
         headers: fields.iter().map(field).collect(),
-        body_bytes: 0,
-        inline: false,
-        unsigned: false,
         read_timeout_ms: Some(READ_TIMEOUT_MS),
+        ..RequestHead::post(service, region, operation)
     }
 }
 
@@ -83,7 +75,7 @@ fn publish(target: &Target, message: &str, attributes: &[Attribute]) -> ServiceR
         form.push('&');
         form.push_str(name);
         form.push('=');
-        form.push_str(&percent(value));
+        form.push_str(&percent(value, b""));
     };
     add("TopicArn", &target.arn);
     add("Message", message);
@@ -117,11 +109,11 @@ fn put_events(target: &Target, message: &str, about: &About<'_>) -> ServiceReque
 fn invoke(target: &Target, message: &str) -> ServiceRequest {
     let fields = [("content-type", "application/json"), ("x-amz-invocation-type", "Event")];
     let mut head = head("lambda", &target.region, "Invoke", &fields);
-    head.path = format!("/2015-03-31/functions/{}/invocations", percent(&target.name));
+    head.path = format!("/2015-03-31/functions/{}/invocations", percent(&target.name, b""));
     ServiceRequest { head, body: message.as_bytes().to_vec() }
 }
 
-/// What a message is about.
+/// The event that a message is about.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
     /// The ARN of the function whose event has ended.
@@ -143,20 +135,6 @@ pub fn message(
         Kind::Bus => put_events(target, message, about),
         Kind::Function => invoke(target, message),
     }
-}
-
-/// Percent-encodes everything except unreserved characters (RFC 3986 §2.3).
-fn percent(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(char::from(byte));
-            }
-            other => out.push_str(&format!("%{other:02X}")),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::function::{Function, key};
 use crate::host::Host;
 use crate::invoke::invoke;
 use crate::source_queue;
-use crate::sources::{Start, Status};
+use crate::sources::{Problem, Start, Status};
 
 /// The result of an action.
 enum Heard {
@@ -123,7 +123,7 @@ impl Feed {
         });
     }
 
-    fn note(&self, result: Result<(), String>) {
+    fn note(&self, result: Result<(), Problem>) {
         self.status.note(&self.function, &self.mapping.queue.arn, result);
     }
 
@@ -154,14 +154,15 @@ impl Feed {
         self.host.meter.add(Event::FnPoll(result));
         match received {
             Ok(messages) => {
-                let is_problem = matches!(&*self.status.last.borrow(), Some(Err(why)) if why.starts_with(RECEIVE));
-                if is_problem {
+                // A problem with messages stays until messages are handled.
+                let is_over = matches!(&*self.status.last.borrow(), Some(Err(Problem::Queue(_))));
+                if is_over {
                     self.note(Ok(()));
                 }
                 Heard::Received(messages)
             }
             Err(error) => {
-                self.note(Err(format!("{RECEIVE}{error}")));
+                self.note(Err(Problem::Queue(format!("ReceiveMessage: {error}"))));
                 Heard::ReceiveFailed { is_too_long: error == CallError::TooLong }
             }
         }
@@ -171,13 +172,13 @@ impl Feed {
         let function = match self.version() {
             Ok(function) => function,
             Err(why) => {
-                self.note(Err(why));
+                self.note(Err(Problem::Messages(why)));
                 return Outcome::Refused;
             }
         };
         match invoke(&self.host, &function, message::event(messages), Vec::new()).await {
             Ok(answer) if answer.is_error => {
-                self.note(Err("the function has failed".to_owned()));
+                self.note(Err(Problem::Messages("the function has failed".to_owned())));
                 Outcome::Failed
             }
             Ok(answer) => {
@@ -188,7 +189,7 @@ impl Feed {
                 }
             }
             Err(refusal) => {
-                self.note(Err(refusal.message()));
+                self.note(Err(Problem::Messages(refusal.message())));
                 match refusal {
                     Refusal::Throttled(_) | Refusal::Reserved(_) => Outcome::Refused,
                     // It is not known whether it has run.
@@ -203,7 +204,7 @@ impl Feed {
         let function = match self.version() {
             Ok(function) => function,
             Err(why) => {
-                self.note(Err(why));
+                self.note(Err(Problem::Messages(why)));
                 meter.add_n(Event::FnMessage(MessageEnd::Undeleted), delete.len() as u64);
                 meter.add_n(Event::FnMessage(MessageEnd::Left), release.len() as u64);
                 return;
@@ -217,10 +218,7 @@ impl Feed {
         meter.add_n(Event::FnMessage(MessageEnd::Released), released.done as u64);
         meter.add_n(Event::FnMessage(MessageEnd::Left), (release.len() - released.done) as u64);
         if let Some(error) = deleted.error.or(released.error) {
-            self.note(Err(error));
+            self.note(Err(Problem::Messages(error)));
         }
     }
 }
-
-/// The start of a problem that the next answer of the queue ends.
-const RECEIVE: &str = "ReceiveMessage: ";

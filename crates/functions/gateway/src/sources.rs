@@ -45,18 +45,36 @@ struct Task {
 #[derive(Debug, Default)]
 pub struct Status {
     /// The result of the last request or invocation.
-    pub last: RefCell<Option<Result<(), String>>>,
+    pub last: RefCell<Option<Result<(), Problem>>>,
     /// True while a message or a request for messages is on its way.
     pub is_busy: Cell<bool>,
 }
 
+/// The reason why messages are not processed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// The queue gives no messages.
+    Queue(String),
+    /// Messages cannot be handled or ended.
+    Messages(String),
+}
+
+impl Problem {
+    /// The reason, for humans.
+    pub fn why(&self) -> &str {
+        let (Problem::Queue(why) | Problem::Messages(why)) = self;
+        why
+    }
+}
+
 impl Status {
     /// Sets the result of a request or an invocation; a new problem is logged.
-    pub fn note(&self, function: &str, queue: &str, result: Result<(), String>) {
+    pub fn note(&self, function: &str, queue: &str, result: Result<(), Problem>) {
         let before = self.last.replace(Some(result.clone()));
-        if let Err(why) = &result
+        if let Err(problem) = &result
             && before.as_ref() != Some(&result)
         {
+            let why = problem.why();
             tracing::warn!(function, queue, why, "messages of a queue are not processed");
         }
     }
@@ -66,7 +84,7 @@ impl Status {
         match &*self.last.borrow() {
             None => "No records processed".to_owned(),
             Some(Ok(())) => "OK".to_owned(),
-            Some(Err(why)) => format!("PROBLEM: {why}"),
+            Some(Err(problem)) => format!("PROBLEM: {}", problem.why()),
         }
     }
 }

@@ -285,7 +285,6 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RequestMethod;
     use proptest::prelude::*;
 
     fn messages() -> Vec<Message> {
@@ -327,18 +326,10 @@ mod tests {
                     call: 7,
                     role: 1,
                     request: RequestHead {
-                        service: "sqs".into(),
-                        signing_name: false,
-                        operation: "SendMessage".into(),
-                        region: "us-east-1".into(),
-                        method: RequestMethod::Post,
-                        path: "/".into(),
-                        query: String::new(),
                         headers: vec![("x-amz-target".into(), "AmazonSQS.SendMessage".into())],
                         body_bytes: 2,
-                        inline: false,
-                        unsigned: false,
                         read_timeout_ms: Some(30_000),
+                        ..RequestHead::post("sqs", "us-east-1", "SendMessage")
                     },
                 },
                 bytes: b"{}".to_vec(),

@@ -13,15 +13,11 @@ pub const BUCKET_TAGS_MAX: usize = 50;
 const NAME_CHARS_MAX: usize = 128;
 /// Most characters of a tag's value.
 const VALUE_CHARS_MAX: usize = 256;
-/// The storage classes that need no restoration before a read.
-const CLASSES: [&str; 6] = [
-    "STANDARD",
-    "REDUCED_REDUNDANCY",
-    "STANDARD_IA",
-    "ONEZONE_IA",
-    "INTELLIGENT_TIERING",
-    "GLACIER_IR",
-];
+/// The class of an object for which no other was asked.
+pub const STANDARD: &str = "STANDARD";
+/// Other storage classes that need no restoration before a read.
+const CLASSES: [&str; 5] =
+    ["REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"];
 
 /// Returns the class to store; `None` is `STANDARD`.
 ///
@@ -29,7 +25,7 @@ const CLASSES: [&str; 6] = [
 /// The store does not know the class.
 pub fn class(asked: Option<&StorageClass>) -> Result<Option<String>, Fault> {
     match asked.map(StorageClass::as_str) {
-        None | Some("STANDARD") => Ok(None),
+        None | Some(STANDARD) => Ok(None),
         Some(class) if CLASSES.contains(&class) => Ok(Some(class.to_owned())),
         Some(class) => Err(Fault::StorageClass(class.to_owned())),
     }

@@ -7,6 +7,7 @@ use crate::about::About;
 use crate::conditions::{strong, timestamp};
 use crate::disk::{Disk, Stat};
 use crate::fault::Fault;
+use crate::labels::STANDARD;
 use crate::list::{self, Asked, ENTRIES_MAX, Entry, Keys, Page};
 use crate::objects::{Objects, owner};
 use crate::uploads::Begun;
@@ -52,7 +53,7 @@ fn count(entries: usize) -> Option<i32> {
 }
 
 fn class(about: Option<&About>) -> String {
-    about.map_or_else(|| About::default().listed_class(), About::listed_class)
+    about.map_or_else(|| STANDARD.to_owned(), About::listed_class)
 }
 
 type Detail = (Stat, Option<About>);

@@ -12,7 +12,7 @@ use s3s::{S3Request, S3Result};
 use crate::about::{About, Tags};
 use crate::disk::{self, Disk, DiskFile as _, there};
 use crate::fault::Fault;
-use crate::labels::{BUCKET_TAGS_MAX, OBJECT_TAGS_MAX, set, told};
+use crate::labels::{BUCKET_TAGS_MAX, OBJECT_TAGS_MAX, STANDARD, set, told};
 use crate::objects::Objects;
 use crate::vault::{SMALL_BYTES_MAX, Vault};
 use crate::versions::NULL;
@@ -20,7 +20,7 @@ use crate::versions::NULL;
 impl About {
     /// The storage class for a list.
     pub fn listed_class(&self) -> String {
-        self.storage_class.clone().unwrap_or_else(|| "STANDARD".to_owned())
+        self.storage_class.clone().unwrap_or_else(|| STANDARD.to_owned())
     }
 
     /// The storage class for a response's header field, which `STANDARD` does not have.

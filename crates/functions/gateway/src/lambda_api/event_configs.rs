@@ -1,15 +1,18 @@
 //! `PutFunctionEventInvokeConfig`, `UpdateFunctionEventInvokeConfig`, `GetFunctionEventInvokeConfig`,
 //! `DeleteFunctionEventInvokeConfig`, `ListFunctionEventInvokeConfigs`.
 
+use std::time::SystemTime;
+
 use serde_json::{Value, json};
 use unlade_fn_model::destination::Target;
 use unlade_fn_model::lambda::{LATEST, Refusal};
 use unlade_fn_model::lifecycle::{EventConfig, EventConfigChange, Reference, arn, page};
 
 use super::parameters::Parameters;
-use super::view::{Call, listed, now_ms, seconds};
+use super::view::{Call, listed, seconds};
 use crate::answer::{Reply, json_reply};
 use crate::config::REGION;
+use crate::deploy::time_ms;
 
 /// Takes a destination: an empty one removes what is there.
 fn destination(own: &mut Parameters, name: &str) -> Result<Option<Option<Target>>, Refusal> {
@@ -67,7 +70,9 @@ pub async fn put(mut call: Call<'_>, replace: bool) -> Result<Reply, Refusal> {
     let change = change(&mut call.parameters)?;
     let (name, qualifier) = (&reference.name, reference.qualifier.as_ref());
     let (record, ()) = call
-        .edit(name, |record| record.configure_events(qualifier, change, replace, now_ms()))
+        .edit(name, |record| {
+            record.configure_events(qualifier, change, replace, time_ms(SystemTime::now()))
+        })
         .await?;
     let config = record.event_config(qualifier)?;
     Ok(json_reply(200, described(name, &key(&reference), config).to_string()))

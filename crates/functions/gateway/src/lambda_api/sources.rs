@@ -2,6 +2,7 @@
 //! `UpdateEventSourceMapping`, `DeleteEventSourceMapping`. [`crate::sources`] takes the messages.
 
 use std::rc::Rc;
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use unlade_fn_model::destination::Target;
@@ -11,9 +12,10 @@ use unlade_fn_model::source::{Mapping, MappingChange};
 
 use super::functions::own;
 use super::parameters::Parameters;
-use super::view::{Call, listed, now_ms, seconds};
+use super::view::{Call, listed, seconds};
 use crate::answer::{Reply, json_reply};
 use crate::config::REGION;
+use crate::deploy::time_ms;
 use crate::invoke::uuid;
 
 /// Most mappings of a tenant: each has a request open at its worker.
@@ -147,7 +149,9 @@ pub async fn create(mut call: Call<'_>) -> Result<Reply, Refusal> {
     }
     change.qualifier = Some(qualifier);
     let uuid = uuid();
-    let add = |record: &mut Record| record.add_source(&uuid, &mapping, change, now_ms());
+    let add = |record: &mut Record| {
+        record.add_source(&uuid, &mapping, change, time_ms(SystemTime::now()))
+    };
     let (record, ()) = call.edit(&name, add).await?;
     let mapping = record.source(&uuid)?;
     Ok(json_reply(202, described(&call, &name, &uuid, mapping).to_string()))
@@ -180,7 +184,7 @@ pub async fn update(mut call: Call<'_>) -> Result<Reply, Refusal> {
     }
     std::mem::take(&mut call.parameters).done()?;
     let uuid = call.target.clone();
-    let act = |record: &mut Record| record.change_source(&uuid, change, now_ms());
+    let act = |record: &mut Record| record.change_source(&uuid, change, time_ms(SystemTime::now()));
     let (record, ()) = call.edit(&name, act).await?;
     Ok(json_reply(202, described(&call, &name, &uuid, record.source(&uuid)?).to_string()))
 }

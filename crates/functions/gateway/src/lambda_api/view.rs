@@ -1,7 +1,6 @@
 //! A request of the life cycle, and the descriptions of functions in responses.
 
 use std::rc::Rc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use unlade_fn_model::lambda::Refusal;
@@ -233,12 +232,6 @@ pub fn listed(name: &str, items: Vec<Value>, next: Option<String>) -> Reply {
         body["NextMarker"] = next.into();
     }
     json_reply(200, body.to_string())
-}
-
-/// The time now, in milliseconds since the UNIX epoch.
-pub fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or_default()
 }
 
 /// A time as some descriptions have it: seconds since the UNIX epoch.

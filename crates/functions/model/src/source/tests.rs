@@ -148,7 +148,7 @@ struct Oracle {
 }
 
 impl Oracle {
-    /// What has happened since the last change of the settings, which is the first of it.
+    /// The inputs since the last change of the settings, and that change before them.
     fn recent(&self) -> &[(Instant, Input)] {
         let is_set = |(_, input): &(Instant, Input)| matches!(input, Input::Set(..));
         let at = self.history.iter().rposition(is_set).unwrap();

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 use unlade_fn_worker::cut::ServicesConfig;
+use unlade_guest_protocol::RequestHead;
 use unlade_guest_protocol::control::{
     ControlHead, Message, PERFORM_BYTES_MAX, PERFORMED_BYTES_MAX, PERFORMS_MAX, PerformEnd,
 };
-use unlade_guest_protocol::{RequestHead, RequestMethod};
 use unlade_metrics::{CutRefusal, CutService, Event, PerformResult};
 
 use crate::bed::script::{Answer, response, script};
@@ -26,21 +26,11 @@ fn bed_at(address: SocketAddr) -> Bed {
 fn send_message() -> RequestHead {
     let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     RequestHead {
-        service: "sqs".into(),
-        signing_name: false,
-        operation: "SendMessage".into(),
-        region: "eu-west-1".into(),
-        method: RequestMethod::Post,
-        path: "/".into(),
-        query: String::new(),
         headers: vec![
             field("content-type", "application/x-amz-json-1.0"),
             field("x-amz-target", "AmazonSQS.SendMessage"),
         ],
-        body_bytes: 0,
-        inline: false,
-        unsigned: false,
-        read_timeout_ms: None,
+        ..RequestHead::post("sqs", "eu-west-1", "SendMessage")
     }
 }
 
