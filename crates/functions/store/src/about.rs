@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::checksums::{Algorithm, Parted};
 use crate::disk::Stat;
 
-/// Names and values of tags, in the order of the request.
+/// Names and values of tags, sorted.
 pub type Tags = Vec<(String, String)>;
 
 /// Metadata from clients, and values that the store computed.
