@@ -1,13 +1,13 @@
 # The two commands of the project are `make demo` and `make test`.
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
-.PHONY: help setup build demo check test nightly redis-tests compiler-programs s3-tests runtimes fmt clean-lab
+.PHONY: help setup build demo check test nightly redis-tests debian-programs s3-tests runtimes fmt clean-lab
 
 help:
 	@echo 'make demo       install what is missing, build, compare offload with proxies in a lab'
 	@echo 'make test       install what is missing, then every check and every test'
 	@echo 'make nightly    the long suites: kills, random sessions, soaks, every guest case (hours)'
-	@echo 'make redis-tests, make compiler-programs    two of them: tests that others wrote'
+	@echo 'make redis-tests, make debian-programs    two of them: tests that others wrote'
 	@echo 'make s3-tests   tests of Ceph against the built-in store'
 	@echo 'make runtimes   functions in Go, Rust, Node.js and Python with packages of AWS (minutes)'
 	@echo 'make check      the quick checks, without root: format, lints, unit tests of what changed'
@@ -38,8 +38,8 @@ nightly:
 redis-tests:
 	@scripts/redis-tests
 
-compiler-programs:
-	@scripts/compiler-programs
+debian-programs:
+	@scripts/debian-programs
 
 s3-tests:
 	@scripts/s3-tests

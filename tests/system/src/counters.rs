@@ -1,6 +1,6 @@
 //! Counters of the kernel and of the programs: MIBs of the namespaces, `/metrics`, descriptors.
 
-use crate::{Lab, text};
+use crate::{Lab, said, text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,41 @@ pub fn moved(before: &TcpFaults, after: &TcpFaults) -> Vec<String> {
         .filter(|key| by(key) != 0)
         .map(|key| format!("{} {} +{}", key.0, key.1, by(key)))
         .collect()
+}
+
+/// Initial retransmission timer of a quietened lab: longer than a pause of a busy machine, and shorter
+/// than a session's deadline: a retransmission then repairs a real loss.
+const RETRANSMISSION_TIMER: &str = "5s";
+
+/// Disables harmless causes of [`TCP_FAULTS`], and restarts `balancers`: a health check ends its
+/// connection with RST, or the kernels do where its FIN overtakes its ACK between two processors; a tail
+/// loss probe retransmits data whose acknowledgement the peer delays; a timer of 200 ms expires while a
+/// busy machine pauses; reordering between two processors looks like a loss.
+///
+/// # Panics
+/// A balancer does not start again, or a node does not take the settings.
+pub fn quieten(lab: &Lab, balancers: &[&str]) {
+    for balancer in balancers {
+        let file = lab.dir().join("config").join(format!("{balancer}.toml"));
+        let text = std::fs::read_to_string(&file).expect("a balancer has a configuration");
+        let pool = "\nhttp_port = ";
+        let changed = text.replace(pool, &format!("\nhealth = {{ interval = \"1day\" }}{pool}"));
+        assert_ne!(changed, text, "{balancer} has no pool");
+        std::fs::write(&file, changed).expect("the configuration is written");
+        let restarted = lab.run("restart", &[balancer]);
+        assert!(restarted.status.success(), "{balancer}: {}", said(&restarted));
+    }
+    let settings = "cd /proc/sys/net/ipv4 && echo 0 > tcp_early_retrans && \
+                    echo 0 > tcp_recovery && echo 300 > tcp_reordering";
+    let timers = format!(
+        "for family in -4 -6; do ip $family route show | while read -r route; do \
+         ip $family route change $route rto_min {RETRANSMISSION_TIMER} || exit 1; done; done"
+    );
+    for node in lab.nodes() {
+        for script in [settings, &timers] {
+            lab.exec_text(&node, &["sh", "-ec", script]);
+        }
+    }
 }
 
 /// Returns further TCP counters of a node that may indicate a cause, for messages.

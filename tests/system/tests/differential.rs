@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use system_tests::client::{Client, Target, TlsVersions, tls_config};
-use system_tests::counters::{Metrics, moved, tcp_faults, tcp_hints};
+use system_tests::counters::{Metrics, moved, quieten, tcp_faults, tcp_hints};
 use system_tests::play::{PATIENCE, Seen, Side, check, difference, play};
 use system_tests::session::{Manners, Object, Session};
 use system_tests::variables::{env_number, hosts};
@@ -394,35 +394,6 @@ fn returned_directly(host: &'static str, begin: &str, (seed, count): (u64, usize
 /// The host for which the balancer chooses the way of responses.
 const CHOSEN: &str = "chosen.objects.lab";
 
-/// The shortest retransmission timer of an orderly lab. It is longer than any pause of a busy
-/// machine and shorter than a session's deadline: a retransmission then repairs a real loss.
-const RETRANSMISSION_TIMER: &str = "5s";
-
-/// Disables harmless causes of resets and retransmissions: a health check ends its connection with
-/// RST; a tail loss probe retransmits data whose acknowledgement the peer delays; a timer of 200 ms
-/// expires while a busy machine pauses; reordering between two cores looks like a loss.
-fn quieten(lab: &Lab) {
-    for balancer in ["lb", "lb-proxy"] {
-        let file = lab.dir().join("config").join(format!("{balancer}.toml"));
-        let mut text = std::fs::read_to_string(&file).unwrap();
-        text.push_str("\n[pool.objects.health]\ninterval = \"1day\"\n");
-        std::fs::write(&file, text).unwrap();
-        let restarted = lab.run("restart", &[balancer]);
-        assert!(restarted.status.success(), "{balancer}: {}", said(&restarted));
-    }
-    let settings = "cd /proc/sys/net/ipv4 && echo 0 > tcp_early_retrans && \
-                    echo 0 > tcp_recovery && echo 300 > tcp_reordering";
-    let timers = format!(
-        "for family in -4 -6; do ip $family route show | while read -r route; do \
-         ip $family route change $route rto_min {RETRANSMISSION_TIMER} || exit 1; done; done"
-    );
-    for node in lab.nodes() {
-        for script in [settings, &timers] {
-            lab.exec_text(&node, &["sh", "-ec", script]);
-        }
-    }
-}
-
 #[test]
 fn orderly_sessions_cause_no_retransmission_and_no_reset() {
     needs!("ip", "setsid", "curl");
@@ -445,7 +416,7 @@ fn orderly_sessions_cause_no_retransmission_and_no_reset() {
 /// Runs orderly sessions in a separate lab. Returns the kernels' TCP faults and hints at causes.
 fn orderly(seed: u64, count: usize) -> String {
     let lab = Lab::up(&["--tls", "--objects", "small", "--fronts", "offload,proxy"]);
-    quieten(&lab);
+    quieten(&lab, &["lb", "lb-proxy"]);
     let stage = Stage::new(&lab);
     let before = tcp_faults(&lab);
     let failures = play_all(&lab, &stage, (seed, count), Manners::Orderly);

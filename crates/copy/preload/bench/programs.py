@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Processor time of programs that the library should leave alone: tar, sqlite3, nginx.
+"""Processor time of programs that the library should leave alone: tar, sqlite3, SQLite's speedtest1, nginx.
 
 Interleaved runs with libunlade_preload and without it. Prints the median of the ratios of processor
-time (less is better) of each pair. nginx is driven by ab from package apache2-utils.
+time (less is better) of each pair. nginx is driven by ab from package apache2-utils. speedtest1 is built
+from Debian's source, which is fetched once.
 """
 
 import os
 import pathlib
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -84,6 +86,15 @@ def nginx(directory: pathlib.Path, size: int) -> None:
     report(f"nginx, {size} B", pairs)
 
 
+def build_speedtest(directory: pathlib.Path) -> pathlib.Path:
+    source = subprocess.check_output([ROOT / "scripts/debian-source", "sqlite3"], text=True).strip()
+    build = directory / "sqlite"
+    shutil.copytree(source, build, symlinks=True)
+    for command in (["./configure", "--disable-tcl"], ["make", "sqlite3.c"], ["make", "speedtest1"]):
+        subprocess.run(command, cwd=build, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    return build / "speedtest1"
+
+
 def main() -> None:
     if not LIBRARY.exists():
         sys.exit(f"{LIBRARY} is missing: cargo build --release -p unlade-copy-preload")
@@ -95,6 +106,8 @@ def main() -> None:
             (directory / "data" / str(number)).write_bytes(os.urandom(200_000))
         compare("tar", ["tar", "-cf", str(directory / "archive"), "-C", name, "data"])
         compare("sqlite3", ["sqlite3", ":memory:", SQL])
+        speedtest = build_speedtest(directory)
+        compare("sqlite3, speedtest1", [str(speedtest), "--size", "20", str(directory / "database")])
         for size in (1000, 100_000):
             nginx(directory, size)
 
