@@ -7,15 +7,19 @@ use hyper::{Request, Response};
 use serde_json::json;
 use unlade_guest_protocol::request::is_of_the_host;
 use unlade_guest_protocol::{AnswerHead, Operation, RequestHead, RequestMethod, Status};
+use unlade_s3::served::request::without_chunks;
 
 use super::body;
 use super::reply::{arriving, fields, response};
-use crate::call::{self, Answer, Whole};
+use crate::call::{self, Answer};
 use crate::http::{self, Body};
 use crate::link::Link;
+use crate::outgoing::{Source, Whole};
 
 /// Most bytes of a body without an announced length.
 const BODY_BYTES_MAX: usize = 16 << 20;
+/// Header fields of a body in chunks of its own.
+const OF_CHUNKS: [&str; 2] = ["x-amz-decoded-content-length", "x-amz-trailer"];
 /// Header fields of a service's answer that belong to its connection with the host.
 const OF_A_CONNECTION: [&str; 4] = ["connection", "keep-alive", "transfer-encoding", "upgrade"];
 
@@ -34,8 +38,7 @@ pub async fn answer(
     let Some(method) = method(head.method.as_str()) else {
         return error(405, "MethodNotAllowed", "the host does not carry this method", is_form);
     };
-    let all = fields(&head.headers);
-    let kept = all.into_iter().filter(|(name, _)| !is_of_the_host(name));
+    let kept = fields(&head.headers).into_iter().filter_map(of_the_service);
     let text = RequestHead {
         service,
         signing_name: true,
@@ -72,13 +75,26 @@ pub async fn answer(
     }
 }
 
-fn begin<S: call::Source + 'static>(
+fn begin<S: Source + 'static>(
     link: &Rc<Link>,
     text: serde_json::Value,
     body_bytes: u64,
     body: S,
 ) -> tokio::sync::oneshot::Receiver<std::io::Result<Answer>> {
     call::begin(link, call::Request { operation: Operation::Request, text, body_bytes, body })
+}
+
+/// A header field as the service gets it; `None` for those of the host, and of a body in chunks, which
+/// ends here.
+fn of_the_service((name, value): (String, String)) -> Option<(String, String)> {
+    if is_of_the_host(&name) || OF_CHUNKS.contains(&name.as_str()) {
+        return None;
+    }
+    if name == "content-encoding" {
+        let codings = without_chunks(&value);
+        return (!codings.is_empty()).then_some((name, codings));
+    }
+    Some((name, value))
 }
 
 fn method(name: &str) -> Option<RequestMethod> {
@@ -123,4 +139,22 @@ fn error(status: u16, code: &str, message: &str, is_form: bool) -> Response<Body
     let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let body = json!({"__type": code, "message": message}).to_string();
     response(status, fields, http::full(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_gets_no_coding_that_ends_here() {
+        let shown = |name: &str, value: &str| {
+            of_the_service((name.to_owned(), value.to_owned())).map(|(_, value)| value)
+        };
+        assert_eq!(shown("content-encoding", "aws-chunked"), None);
+        assert_eq!(shown("content-encoding", "gzip, AWS-Chunked").as_deref(), Some("gzip"));
+        assert_eq!(shown("content-encoding", "gzip").as_deref(), Some("gzip"));
+        assert_eq!(shown("x-amz-decoded-content-length", "5"), None);
+        assert_eq!(shown("authorization", "AWS4-HMAC-SHA256 x"), None);
+        assert_eq!(shown("x-amz-target", "a.B").as_deref(), Some("a.B"));
+    }
 }

@@ -13,9 +13,10 @@ use unlade_s3::served::response::{self as shown, Shown};
 
 use super::body;
 use super::reply::{arriving, fields, response};
-use crate::call::{self, Answer, Whole};
+use crate::call::{self, Answer};
 use crate::http::{self, Body};
 use crate::link::Link;
+use crate::outgoing::{Source, Whole};
 
 /// Most bytes of a document in a request: a call's text has 512 KiB.
 const DOCUMENT_BYTES_MAX: usize = 1 << 20;
@@ -62,7 +63,7 @@ pub async fn answer(
     }
 }
 
-fn begin<S: call::Source + 'static>(
+fn begin<S: Source + 'static>(
     link: &Rc<Link>,
     served: &Served,
     region: Option<String>,
@@ -82,6 +83,13 @@ fn begin<S: call::Source + 'static>(
 }
 
 fn shown(served: &Served, answer: Answer, is_head: bool) -> Response<Body> {
+    if answer.is_lost {
+        // SDKs send a body again after this status, for as many attempts as they are configured to.
+        let error = &answer.meta["error"];
+        let text = |name: &str| error[name].as_str().unwrap_or_default();
+        let why = format!("Send the body again: {}: {}", text("Code"), text("Message"));
+        return self::error(503, "ServiceUnavailable", &why, is_head);
+    }
     match answer.status {
         Status::Done => {
             let status = answer.meta["http_status"].as_u64().unwrap_or(200) as u16;
