@@ -13,6 +13,7 @@ use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -22,6 +23,9 @@ use crate::connections::{Busy, Connections};
 const CONNECTIONS_MAX: usize = 128;
 /// Most bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Size of a connection's buffer for what its client has not read.
+const SENT_BYTES: usize = 128 * 1024;
 
 /// The body of a response.
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -92,6 +96,8 @@ pub async fn serve<S, F>(
         let state = state.clone();
         tokio::task::spawn_local(async move {
             let _ = stream.set_nodelay(true);
+            // The kernel would hold megabytes for a client that does not read.
+            let _ = set_socket_send_buffer_size(&stream, SENT_BYTES);
             let service = service_fn(|request| {
                 let busy = connection.begin();
                 let response = answer(state.clone(), request);
