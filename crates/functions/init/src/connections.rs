@@ -21,9 +21,13 @@ struct State {
     /// Idle connections, in the order in which they became so.
     idle: BTreeMap<u64, Rc<Line>>,
     next: u64,
+    /// New connections that wait.
+    waiting: usize,
+    /// Connections that have to close: no more than wait for their places.
+    closing: usize,
 }
 
-/// What is known of one connection.
+/// The state of one connection.
 #[derive(Debug, Default)]
 struct Line {
     /// Requests in progress.
@@ -31,6 +35,8 @@ struct Line {
     /// Its number among the idle ones.
     idle: Cell<Option<u64>>,
     is_closing: Cell<bool>,
+    /// It has had a request, or is not waited for any more.
+    is_used: Cell<bool>,
     has_ended: Cell<bool>,
     closing: Notify,
 }
@@ -40,6 +46,22 @@ struct Line {
 pub struct Connection {
     all: Rc<Connections>,
     line: Rc<Line>,
+}
+
+/// A new connection that waits, until this is dropped.
+struct Waiting<'a>(&'a Connections);
+
+impl Waiting<'_> {
+    fn new(all: &Connections) -> Waiting<'_> {
+        all.state.borrow_mut().waiting += 1;
+        Waiting(all)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.state.borrow_mut().waiting -= 1;
+    }
 }
 
 /// A request in progress, until this is dropped.
@@ -55,20 +77,24 @@ impl Connections {
         Rc::new(Connections { most, state: RefCell::default(), changed: Notify::new() })
     }
 
-    /// Adds a connection. If there are too many, the one is closed that has been idle for longest; if
-    /// none is idle, this waits until one is, or has ended.
+    /// Adds a connection, which is not idle before [`Connection::give_up_waiting`]. If there are too
+    /// many, the one is closed that has been idle for longest; if none is idle, this waits until one is,
+    /// or has ended.
     pub async fn add(self: &Rc<Connections>) -> Connection {
+        let waiting = Waiting::new(self);
         loop {
             let changed = self.changed.notified();
             let mut state = self.state.borrow_mut();
             if state.count < self.most {
                 state.count += 1;
                 drop(state);
-                let line = Rc::new(Line::default());
-                self.rest(&line);
-                return Connection { all: self.clone(), line };
+                drop(waiting);
+                return Connection { all: self.clone(), line: Rc::default() };
             }
-            if let Some((_, line)) = state.idle.pop_first() {
+            if state.closing < state.waiting
+                && let Some((_, line)) = state.idle.pop_first()
+            {
+                state.closing += 1;
                 line.idle.set(None);
                 line.is_closing.set(true);
                 line.closing.notify_one();
@@ -85,12 +111,20 @@ impl Connections {
         state.next += 1;
         state.idle.insert(number, line.clone());
         line.idle.set(Some(number));
+        drop(state);
+        self.changed.notify_waiters();
     }
 
-    /// A connection is not among the idle ones any more.
+    /// A connection is not among the idle ones any more, nor among those that have to close.
     fn stir(&self, line: &Line) {
+        let mut state = self.state.borrow_mut();
         if let Some(number) = line.idle.take() {
-            self.state.borrow_mut().idle.remove(&number);
+            state.idle.remove(&number);
+        }
+        if line.is_closing.take() {
+            state.closing -= 1;
+            drop(state);
+            self.changed.notify_waiters();
         }
     }
 }
@@ -100,11 +134,16 @@ impl Connection {
     pub fn begin(&self) -> Busy {
         let line = &self.line;
         line.requests.set(line.requests.get() + 1);
+        line.is_used.set(true);
         self.all.stir(line);
-        if line.is_closing.take() {
-            self.all.changed.notify_waiters();
-        }
         Busy { all: self.all.clone(), line: line.clone() }
+    }
+
+    /// The first request has not come in its time: without it the connection is idle.
+    pub fn give_up_waiting(&self) {
+        if !self.line.is_used.replace(true) {
+            self.all.rest(&self.line);
+        }
     }
 
     /// Waits until the connection has to be closed.
@@ -121,7 +160,6 @@ impl Drop for Busy {
         line.requests.set(line.requests.get() - 1);
         if line.requests.get() == 0 && !line.has_ended.get() {
             self.all.rest(line);
-            self.all.changed.notify_waiters();
         }
     }
 }
@@ -138,7 +176,7 @@ impl Drop for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::pin::pin;
+    use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
     use unlade_testkit::cases;
 
@@ -150,62 +188,85 @@ mod tests {
         requests: Vec<Busy>,
         /// The time at which it became idle.
         idle_since: Option<usize>,
+        is_used: bool,
+        has_to_close: bool,
+    }
+
+    impl Known {
+        fn new(connection: Connection) -> Known {
+            let (requests, idle_since) = (Vec::new(), None);
+            Known { connection, requests, idle_since, is_used: false, has_to_close: false }
+        }
+    }
+
+    type Add = Pin<Box<dyn Future<Output = Connection>>>;
+
+    /// Polls the new connections, in their order, until none goes on.
+    fn settle(waiting: &mut Vec<Add>, known: &mut Vec<Known>) {
+        let mut context = Context::from_waker(Waker::noop());
+        waiting.retain_mut(|add| match add.as_mut().poll(&mut context) {
+            Poll::Pending => true,
+            Poll::Ready(connection) => {
+                known.push(Known::new(connection));
+                false
+            }
+        });
+    }
+
+    /// Marks those that have to close: as many as wait, those first that have been idle for longest.
+    fn mark(known: &mut [Known], waiting: usize) {
+        while known.iter().filter(|one| one.has_to_close).count() < waiting {
+            let idle = known.iter_mut().filter(|one| !one.has_to_close);
+            let longest = idle.filter(|one| one.idle_since.is_some());
+            let Some(due) = longest.min_by_key(|one| one.idle_since) else { return };
+            due.has_to_close = true;
+        }
     }
 
     #[test]
     fn the_one_is_closed_that_has_been_idle_for_longest() {
         cases(300, |random| {
-            let mut context = Context::from_waker(Waker::noop());
             let all = Connections::new(MOST);
             let mut known: Vec<Known> = Vec::new();
-            for now in 0..100 {
+            let mut waiting: Vec<Add> = Vec::new();
+            for now in 0..200 {
                 let at = random.below(known.len().max(1));
-                match (random.below(4), known.get_mut(at)) {
+                match (random.below(7), known.get_mut(at)) {
+                    // One that has to close may have its next request before it does.
                     (0, Some(one)) => {
                         one.requests.push(one.connection.begin());
-                        one.idle_since = None;
+                        (one.idle_since, one.is_used, one.has_to_close) = (None, true, false);
                     }
                     (1, Some(one)) if !one.requests.is_empty() => {
                         one.requests.pop();
                         one.idle_since = one.requests.is_empty().then_some(now);
                     }
                     (2, Some(_)) => drop(known.swap_remove(at)),
-                    (3, _) => {
-                        let is_full = known.len() == MOST;
-                        let idle = known.iter().enumerate();
-                        let idle = idle.filter_map(|(at, one)| Some((one.idle_since?, at)));
-                        let due = idle.min().filter(|_| is_full);
-                        let mut add = pin!(all.add());
-                        let mut added = add.as_mut().poll(&mut context);
-                        assert_eq!(added.is_pending(), is_full);
-                        if let Some((_, at)) = due {
-                            let closing = |one: &Known| one.connection.line.is_closing.get();
-                            let found: Vec<bool> = known.iter().map(closing).collect();
-                            let expected: Vec<bool> = (0..known.len()).map(|n| n == at).collect();
-                            assert_eq!(found, expected);
-                            if random.once_in(3) {
-                                // Its next request has come meanwhile.
-                                let one = &mut known[at];
-                                one.requests.push(one.connection.begin());
-                                one.idle_since = None;
-                                assert!(!closing(one));
-                                continue;
-                            }
-                            known.swap_remove(at);
-                            added = add.as_mut().poll(&mut context);
-                            assert!(added.is_ready());
+                    (3 | 4, _) if waiting.len() < 3 => {
+                        let all = all.clone();
+                        waiting.push(Box::pin(async move { all.add().await }));
+                    }
+                    (5, Some(one)) => {
+                        one.connection.give_up_waiting();
+                        if !std::mem::replace(&mut one.is_used, true) {
+                            one.idle_since = Some(now);
                         }
-                        if let Poll::Ready(connection) = added {
-                            let requests = Vec::new();
-                            known.push(Known { connection, requests, idle_since: Some(now) });
-                        }
+                    }
+                    (6, _) if !waiting.is_empty() && random.once_in(4) => {
+                        drop(waiting.swap_remove(random.below(waiting.len())));
                     }
                     _ => {}
                 }
+                settle(&mut waiting, &mut known);
+                assert!(waiting.is_empty() || known.len() == MOST, "it waits without need");
+                mark(&mut known, waiting.len());
+                for one in &known {
+                    assert_eq!(one.connection.line.is_closing.get(), one.has_to_close);
+                }
                 let state = all.state.borrow();
-                assert_eq!(state.count, known.len());
-                let idle = known.iter().filter(|one| one.idle_since.is_some()).count();
-                assert_eq!(state.idle.len(), idle);
+                assert_eq!((state.count, state.waiting), (known.len(), waiting.len()));
+                let idle = |one: &&Known| one.idle_since.is_some() && !one.has_to_close;
+                assert_eq!(state.idle.len(), known.iter().filter(idle).count());
             }
         });
     }

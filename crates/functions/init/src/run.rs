@@ -13,6 +13,7 @@ use tokio::task::LocalSet;
 use unlade_guest_protocol::{Frame, HandlerStatus, ReplyHead};
 
 use crate::bootstrap::{Bootstrap, Launch};
+use crate::http::Answers;
 use crate::instance::Instance;
 use crate::link::{Invoked, Link};
 use crate::settle::Settled;
@@ -54,8 +55,15 @@ pub fn run(settled: Settled) -> Result<u8> {
             }
         };
         let instance = Instance::new(link.clone(), launch, bootstrap);
-        tokio::task::spawn_local(http::serve(runtime_api, instance.clone(), runtime_api::answer));
-        tokio::task::spawn_local(http::serve(endpoint, link, endpoint::answer));
+        let of_runtime_api = Answers {
+            state: instance.clone(),
+            answer: runtime_api::answer,
+            refusal: runtime_api::refusal,
+        };
+        let of_endpoint =
+            Answers { state: link, answer: endpoint::answer, refusal: endpoint::refusal };
+        tokio::task::spawn_local(http::serve(runtime_api, of_runtime_api));
+        tokio::task::spawn_local(http::serve(endpoint, of_endpoint));
         loop {
             tokio::select! {
                 ended = &mut service => return ended.map(|()| 0),

@@ -42,23 +42,29 @@ pub async fn answer(instance: Rc<Instance>, request: Request<Incoming>) -> hyper
     }
 }
 
-fn unknown(path: &str) -> hyper::Response<Body> {
-    let what = format!("the Runtime API has no {path}");
-    refusal(StatusCode::NOT_FOUND, "InvalidRequest", &what)
+/// Refuses a request because all connections are busy.
+pub fn refusal(_: &Request<Incoming>) -> hyper::Response<Body> {
+    let what = "all connections to the Runtime API are busy";
+    http::again(refuse(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", what))
 }
 
-fn refusal(status: StatusCode, kind: &str, message: &str) -> hyper::Response<Body> {
+fn unknown(path: &str) -> hyper::Response<Body> {
+    let what = format!("the Runtime API has no {path}");
+    refuse(StatusCode::NOT_FOUND, "InvalidRequest", &what)
+}
+
+fn refuse(status: StatusCode, kind: &str, message: &str) -> hyper::Response<Body> {
     http::json(status, &json!({"errorType": kind, "errorMessage": message}))
 }
 
 fn refused(why: Refusal) -> hyper::Response<Body> {
     match why {
-        Refusal::State => refusal(
+        Refusal::State => refuse(
             StatusCode::FORBIDDEN,
             "InvalidStateTransition",
             "the state of the runtime does not allow this request",
         ),
-        Refusal::Id => refusal(StatusCode::BAD_REQUEST, "InvalidRequestID", "Invalid request ID"),
+        Refusal::Id => refuse(StatusCode::BAD_REQUEST, "InvalidRequestID", "Invalid request ID"),
     }
 }
 
@@ -150,7 +156,7 @@ async fn respond(
 }
 
 fn broken_off() -> hyper::Response<Body> {
-    refusal(StatusCode::BAD_REQUEST, "InvalidRequest", "the body breaks off")
+    refuse(StatusCode::BAD_REQUEST, "InvalidRequest", "the body breaks off")
 }
 
 /// Replies with the outcome; `too_long` is the limit that a body has exceeded.
@@ -165,7 +171,7 @@ fn ended(
     }
     let Some(most) = too_long else { return accepted() };
     let message = format!("Exceeded maximum allowed payload size ({most} bytes).");
-    refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &message)
+    refuse(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &message)
 }
 
 fn streamed_error(trailers: &HeaderMap) -> Bytes {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use hyper::body::Incoming;
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response};
 use serde_json::json;
 use unlade_guest_protocol::request::is_of_the_host;
 use unlade_guest_protocol::{AnswerHead, Operation, RequestHead, RequestMethod, Status};
@@ -31,12 +31,9 @@ pub async fn answer(
     region: String,
 ) -> Response<Body> {
     let (head, incoming) = request.into_parts();
-    let is_form = head
-        .headers
-        .get("content-type")
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/x-www-form-urlencoded"));
+    let is_form = is_form(&head.headers);
     let Some(method) = method(head.method.as_str()) else {
-        return error(405, "MethodNotAllowed", "the host does not carry this method", is_form);
+        return error(501, "NotImplemented", "the host does not carry this method", is_form);
     };
     let kept = fields(&head.headers).into_iter().filter_map(of_the_service);
     let text = RequestHead {
@@ -97,6 +94,18 @@ fn of_the_service((name, value): (String, String)) -> Option<(String, String)> {
     Some((name, value))
 }
 
+/// Returns true for a request of a protocol whose answers are XML.
+pub fn is_form(headers: &HeaderMap) -> bool {
+    headers
+        .get("content-type")
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/x-www-form-urlencoded"))
+}
+
+/// Refuses a request for want of room.
+pub fn slow_down(is_form: bool) -> Response<Body> {
+    http::again(error(503, "SlowDown", "too many requests: try again", is_form))
+}
+
 fn method(name: &str) -> Option<RequestMethod> {
     use RequestMethod::{Delete, Get, Head, Patch, Post, Put};
     [Delete, Get, Head, Patch, Post, Put].into_iter().find(|method| method.as_str() == name)
@@ -113,7 +122,7 @@ fn shown(answer: Answer, is_form: bool) -> Response<Body> {
             }
             Err(why) => error(500, "InternalFailure", &why.to_string(), is_form),
         },
-        Status::Refused => error(503, "SlowDown", "too many requests: try again", is_form),
+        Status::Refused => slow_down(is_form),
         Status::ServiceError | Status::HostError => {
             let text =
                 |name: &str| answer.meta["error"][name].as_str().unwrap_or_default().to_owned();

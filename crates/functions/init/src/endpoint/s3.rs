@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 use serde_json::{Value, json};
 use unlade_guest_protocol::{Operation, Status};
-use unlade_s3::served::request::{Served, find};
+use unlade_s3::served::request::{Served, ServedError, find};
 use unlade_s3::served::response::{self as shown, Shown};
 
 use super::body;
@@ -35,6 +35,9 @@ pub async fn answer(
     let found = find(method, head.uri.path(), query, &fields(&head.headers));
     let mut served = match found {
         Ok(served) => served,
+        Err(why @ ServedError::Value { .. }) => {
+            return error(400, "InvalidArgument", &why.to_string(), is_head);
+        }
         Err(why) => return error(501, "NotImplemented", &why.to_string(), is_head),
     };
     let (arriving, length) = body::of(&head.headers, incoming);
@@ -110,8 +113,13 @@ fn shown(served: &Served, answer: Answer, is_head: bool) -> Response<Body> {
             let fields = vec![("content-type".to_owned(), XML.to_owned())];
             response(status, fields, http::full(without(body, is_head)))
         }
-        Status::Refused => error(503, "SlowDown", "Please reduce your request rate.", is_head),
+        Status::Refused => slow_down(is_head),
     }
+}
+
+/// Refuses a request for want of room.
+pub fn slow_down(is_head: bool) -> Response<Body> {
+    http::again(error(503, "SlowDown", "Please reduce your request rate.", is_head))
 }
 
 fn without(body: Vec<u8>, is_left_out: bool) -> Bytes {
