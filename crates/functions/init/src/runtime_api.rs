@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::{Method, Request, StatusCode};
 use serde_json::{Value, json};
-use unlade_guest_protocol::InvokeHead;
+use unlade_guest_protocol::{CallContext, InvokeHead};
 
 use crate::http::{self, Body, Unread};
 use crate::instance::Instance;
@@ -91,23 +91,20 @@ async fn next(instance: &Rc<Instance>) -> hyper::Response<Body> {
 fn delivered(instance: &Instance, head: &InvokeHead, event: Bytes) -> hyper::Response<Body> {
     let region = instance.launch.environment.get("AWS_REGION").map_or("us-east-1", String::as_str);
     let arn = format!("arn:aws:lambda:{region}:000000000000:function:{}", head.function);
-    let response = hyper::Response::builder()
+    let mut response = hyper::Response::builder()
         .header(CONTENT_TYPE, "application/json")
         .header("Lambda-Runtime-Aws-Request-Id", &head.id)
         .header("Lambda-Runtime-Deadline-Ms", head.deadline_ms)
-        .header("Lambda-Runtime-Invoked-Function-Arn", arn)
-        .header("Lambda-Runtime-Trace-Id", trace(head));
-    // Names and ids of the gateway are valid values.
+        .header("Lambda-Runtime-Invoked-Function-Arn", arn);
+    let CallContext { trace, client_context } = &head.context;
+    if !trace.is_empty() {
+        response = response.header("Lambda-Runtime-Trace-Id", trace);
+    }
+    if let Some(told) = client_context {
+        response = response.header("Lambda-Runtime-Client-Context", told);
+    }
+    // Names, ids and contexts of the gateway are valid values.
     response.body(http::full(event)).unwrap_or_else(|_| unknown("invocation/next"))
-}
-
-/// A trace that is not recorded: the id is derived from the invocation's.
-fn trace(head: &InvokeHead) -> String {
-    let seconds = head.deadline_ms / 1000;
-    let digits: String = head.id.chars().filter(char::is_ascii_hexdigit).collect();
-    let digits = format!("{digits:0<24.24}");
-    let parent = digits.get(8..).unwrap_or_default();
-    format!("Root=1-{:08x}-{digits};Parent={parent};Sampled=0", seconds & 0xffff_ffff)
 }
 
 /// The two ends of an invocation that `bootstrap` tells.
