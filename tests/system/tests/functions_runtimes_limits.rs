@@ -378,16 +378,27 @@ fn uploads_pass_to_a_store_that_closes_connections() {
 fn errors_and_results_that_are_too_long_or_break_off_are_told_apart() {
     needs_functions!();
     let gateway = python("", "");
-    // A result that breaks off is none: the next one counts.
+    // A result or an error that breaks off, or whose length is none, is no end: the next one counts.
     let broken = r#"
 host, port = API.split(":")
-raw = socket.create_connection((host, int(port)))
-raw.sendall(f"POST /2018-06-01/runtime/invocation/{ID}/response HTTP/1.1\r\nHost: a\r\n"
-    "Content-Length: 100\r\n\r\n{".encode())
-raw.close()
-answer(5)
+heads = ["Content-Length: 100\r\n\r\n{", "Content-Length: five\r\n\r\n{}",
+    "Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", "Content-Length: -1\r\n\r\n{}",
+    "Transfer-Encoding: chunked\r\n\r\n5\r\n{", "Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n"]
+said = []
+for path in [f"invocation/{ID}/response", f"invocation/{ID}/error"]:
+    for head in heads:
+        raw = socket.create_connection((host, int(port)))
+        raw.sendall(f"POST /2018-06-01/runtime/{path} HTTP/1.1\r\nHost: a\r\n{head}".encode())
+        raw.shutdown(socket.SHUT_WR)
+        # The connection ends, without an answer or with a refusal.
+        reply = b"".join(iter(lambda: raw.recv(4096), b""))
+        said.append(reply[9:12].decode())
+answer(said)
 "#;
-    assert_eq!(answered(&gateway, broken), json!(5));
+    let said = answered(&gateway, broken);
+    let said = said.as_array().unwrap();
+    assert_eq!(said.len(), 12);
+    assert!(said.iter().all(|code| ["", "400"].contains(&code.as_str().unwrap())), "{said:?}");
     // An error that is too long is the function's error still, not a response that is too long.
     let long = r#"
 kind = {"Lambda-Runtime-Function-Error-Type": "Mine.Long"}
@@ -401,6 +412,93 @@ open("/tmp/code", "w").write(str(code))
     let most = "api('POST', f'invocation/{ID}/error', 'x' * (256 * 1024))";
     assert_eq!(run(&gateway, most).error(), "Runtime.Unknown");
     assert_eq!(run(&gateway, "answer('x' * (6 << 20))").error(), "Function.ResponseSizeTooLarge");
+}
+
+#[test]
+fn an_error_of_a_start_that_is_too_long_is_refused_and_told() {
+    needs_functions!();
+    let gateway = Gateway::start("check_imports = false\n");
+    // It fails at its first start in each instance, and keeps /tmp.
+    let start = r#"
+if not os.path.exists("/tmp/code"):
+    kind = {"Lambda-Runtime-Function-Error-Type": "Mine.Start"}
+    response, _ = api("POST", "init/error", "x" * (256 * 1024 + 1), kind)
+    open("/tmp/code", "w").write(str(response.status))
+    raise SystemExit(1)
+
+while True:"#;
+    let bootstrap = PYTHON.replacen("\nwhile True:", start, 1);
+    let manifest = "concurrency = 1\n";
+    let output = gateway.try_deploy_bootstrap("python", manifest, bootstrap.as_bytes());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let first = run(&gateway, "answer(1)");
+    // The error belongs to the invocation that waits for it; without one the start is repeated.
+    assert!(first.is_success() || first.error() == "Mine.Start", "{first:?}");
+    assert_eq!(answered(&gateway, "answer(open('/tmp/code').read())"), json!("413"));
+}
+
+/// Requests that the endpoint does not offer, or cannot serve now.
+#[test]
+fn what_is_not_offered_or_has_no_room_is_refused_clearly() {
+    needs_functions!();
+    let gateway = python("", "timeout = \"1m\"\n");
+    gateway.bucket("box");
+    let other = r#"
+OTHER = {name: value.replace("/s3/", "/dynamodb/") for name, value in SIGNED.items()}
+OTHER["Content-Type"] = "application/x-amz-json-1.0"
+def told(reply):
+    response, body = reply
+    return [response.status, response.headers["Retry-After"], body.decode()]
+"#;
+    let odd = r#"
+answer([told(s3("OPTIONS", "/box/k")), told(s3("GET", "/box/k?uploadId=u&max-parts=x")),
+    told(exchange(ENDPOINT, "OPTIONS", "/", None, OTHER)),
+    told(exchange(ENDPOINT, "GET", "/", None, {"Authorization": "Bearer x"}))])
+"#;
+    let said = answered(&gateway, &format!("{other}{odd}"));
+    let due = [
+        (501, "<Code>NotImplemented</Code>"),
+        (400, "<Code>InvalidArgument</Code>"),
+        (501, "\"__type\":\"NotImplemented\""),
+        (501, "\"__type\":\"UnsupportedOperation\""),
+    ];
+    for (at, (status, text)) in due.into_iter().enumerate() {
+        assert_eq!((&said[at][0], &said[at][1]), (&json!(status), &Value::Null), "{said}");
+        assert!(said[at][2].as_str().unwrap().contains(text), "{said}");
+    }
+    // Each connection has a request whose body does not come.
+    let busy = r#"
+def occupied(address, path):
+    host, port = address.split(":")
+    held = []
+    for number in range(128):
+        one = socket.create_connection((host, int(port)))
+        head = f"{path.format(number)} HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in SIGNED.items())
+        one.sendall(f"{head}\r\n".encode())
+        held.append(one)
+    return held
+
+held = occupied(ENDPOINT, "PUT /box/k{}")
+seen = [told(s3("PUT", "/box/more", b"x" * 1000000)),
+    told(exchange(ENDPOINT, "POST", "/", b"{}", OTHER))]
+for one in held: one.sendall(b"x")
+seen.append([one.recv(12).decode() for one in held])
+# The others are idle now.
+seen.append(s3("GET", "/box/k127")[1].decode())
+held = occupied(API, "POST /2018-06-01/runtime/init/error?{}")
+seen.append(told(api("GET", "invocation/next")))
+for one in held: one.close()
+answer(seen)
+"#;
+    let said = answered(&gateway, &format!("{other}{busy}"));
+    let due = [(0, "<Code>SlowDown</Code>"), (1, "\"__type\":\"SlowDown\""), (4, "are busy")];
+    for (at, text) in due {
+        assert_eq!((&said[at][0], &said[at][1]), (&json!(503), &json!("1")), "{said}");
+        assert!(said[at][2].as_str().unwrap().contains(text), "{said}");
+    }
+    assert_eq!(said[2], json!(vec!["HTTP/1.1 200"; 128]));
+    assert_eq!(said[3], "x");
 }
 
 #[test]

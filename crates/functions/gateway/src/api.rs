@@ -275,8 +275,7 @@ async fn invocation(
         InvocationType::DryRun => Ok(json_reply(204, "")),
         InvocationType::Event => {
             let qualifier = Reference::parse(place.0, place.1)?.qualifier;
-            let accepted =
-                api.events.accept(&api.host, &function, qualifier.as_ref(), input);
+            let accepted = api.events.accept(&api.host, &function, qualifier.as_ref(), input);
             let number = accepted.await?;
             let mut reply = json_reply(202, "");
             set(&mut reply, "x-amzn-requestid", &number);

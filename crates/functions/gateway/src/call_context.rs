@@ -106,7 +106,8 @@ mod tests {
         cases(500, |random| {
             let mut text = String::from("{");
             for number in 0..random.below(6_usize) {
-                let value = random.pick(&["5", "\"a b\"", "[1,\n\t2]", "{\"\u{fc}\": null}", "1e3"]);
+                let value =
+                    random.pick(&["5", "\"a b\"", "[1,\n\t2]", "{\"\u{fc}\": null}", "1e3"]);
                 let name: String = (0..random.below(9_usize))
                     .map(|_| random.pick(&['a', '\u{e9}', '\u{20ac}', '\u{1f600}', '\u{7f}', ' ']))
                     .collect();

@@ -232,11 +232,14 @@ impl Link {
     /// Copies text into the meta arena; waits for room.
     ///
     /// # Errors
-    /// It is longer than the arena.
+    /// It is longer than the arena: [`ErrorKind::InvalidInput`].
     pub async fn text(self: &Rc<Link>, text: &[u8]) -> Result<Held> {
+        let most = self.header.guest_meta_bytes / UNIT_BYTES;
         let count = u32::try_from(text.len()).map_err(broken)?.div_ceil(UNIT_BYTES);
-        if count > self.header.guest_meta_bytes / UNIT_BYTES {
-            return Err(broken("the text of a call is longer than its arena"));
+        if count > most {
+            let (bytes, most) = (text.len(), most * UNIT_BYTES);
+            let why = format!("the request has {bytes} bytes as the text of a call, of {most}");
+            return Err(Error::new(ErrorKind::InvalidInput, why));
         }
         let held = loop {
             let freed = self.freed.notified();

@@ -216,6 +216,20 @@ fn an_object_that_has_changed_meanwhile_breaks_off() {
 }
 
 #[test]
+fn a_text_that_can_never_fit_is_the_clients_error() {
+    let script = |mut host: Host| while host.frame().is_some() {};
+    hosted((4, 4), MIB, script, async |link| {
+        let parameters = json!({"Key": "k".repeat(100 * KIB)});
+        let text = json!({"service": "s3", "operation": "HeadObject", "parameters": parameters});
+        let body = Whole(None);
+        let request = Request { operation: Operation::Call, text, body_bytes: 0, body };
+        let why = begin(&link, request).await.unwrap().err().unwrap();
+        assert_eq!(why.kind(), std::io::ErrorKind::InvalidInput);
+        assert!(why.to_string().contains("of 65536"), "{why}");
+    });
+}
+
+#[test]
 fn a_result_waits_for_slots_that_bodies_hold() {
     let script = |mut host: Host| while host.frame().is_some() {};
     hosted((4, 4), MIB, script, async |link| {

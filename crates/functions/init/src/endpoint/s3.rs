@@ -1,6 +1,7 @@
 //! Requests of S3 as calls of the guest protocol, with all that the host does for them: the role's
 //! rights, prefetched objects, early acknowledgements, attempts.
 
+use std::io::ErrorKind;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -61,6 +62,9 @@ pub async fn answer(
     };
     match begun.await {
         Ok(Ok(answer)) => shown(&served, answer, is_head),
+        Ok(Err(why)) if why.kind() == ErrorKind::InvalidInput => {
+            error(400, "EntityTooLarge", &why.to_string(), is_head)
+        }
         Ok(Err(why)) => error(400, "IncompleteBody", &why.to_string(), is_head),
         Err(_) => error(500, "InternalError", "the call was given up", is_head),
     }
