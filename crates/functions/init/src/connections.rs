@@ -84,23 +84,33 @@ impl Connections {
         let waiting = Waiting::new(self);
         loop {
             let changed = self.changed.notified();
-            let mut state = self.state.borrow_mut();
-            if state.count < self.most {
-                state.count += 1;
-                drop(state);
+            if self.take_place() {
                 drop(waiting);
                 return Connection { all: self.clone(), line: Rc::default() };
             }
-            if state.closing < state.waiting
-                && let Some((_, line)) = state.idle.pop_first()
-            {
-                state.closing += 1;
-                line.idle.set(None);
-                line.is_closing.set(true);
-                line.closing.notify_one();
-            }
-            drop(state);
+            self.make_place();
             changed.await;
+        }
+    }
+
+    /// Takes a place if one is free; returns true if so.
+    fn take_place(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        let is_free = state.count < self.most;
+        state.count += usize::from(is_free);
+        is_free
+    }
+
+    /// Closes a connection that is idle, unless as many close as wait.
+    fn make_place(&self) {
+        let mut state = self.state.borrow_mut();
+        if state.closing < state.waiting
+            && let Some((_, line)) = state.idle.pop_first()
+        {
+            state.closing += 1;
+            line.idle.set(None);
+            line.is_closing.set(true);
+            line.closing.notify_one();
         }
     }
 

@@ -94,6 +94,20 @@ struct Rings {
     meta: Ranges,
 }
 
+impl Rings {
+    /// Takes adjacent slots for a part of a body, as many as there are.
+    fn for_body(&mut self, most: u32) -> Option<(u32, u32)> {
+        if self.result_waits { None } else { self.slots.take_up_to(most) }
+    }
+
+    /// Takes adjacent slots for a result; without them it waits for some.
+    fn for_result(&mut self, count: u32) -> Option<u32> {
+        let taken = self.slots.take(count);
+        self.result_waits = taken.is_none();
+        taken
+    }
+}
+
 /// A range that is given back when it is dropped.
 pub struct Held {
     link: Rc<Link>,
@@ -268,12 +282,7 @@ impl Link {
         let most = u32::try_from(bytes.len()).map_err(broken)?.div_ceil(SLOT_BYTES);
         let held = loop {
             let freed = self.freed.notified();
-            let mut rings = self.rings.borrow_mut();
-            let taken = match rings.result_waits {
-                true => None,
-                false => rings.slots.take_up_to(most),
-            };
-            drop(rings);
+            let taken = self.rings.borrow_mut().for_body(most);
             match taken {
                 Some((first, count)) => {
                     break Held { link: self.clone(), is_slots: true, first, count };
@@ -295,10 +304,7 @@ impl Link {
         }
         let first = loop {
             let freed = self.freed.notified();
-            let mut rings = self.rings.borrow_mut();
-            let taken = rings.slots.take(count);
-            rings.result_waits = taken.is_none();
-            drop(rings);
+            let taken = self.rings.borrow_mut().for_result(count);
             match taken {
                 Some(first) => break first,
                 None => freed.await,
