@@ -28,12 +28,13 @@ use unlade_guest_protocol::control::ObjectName;
 use crate::answer::{Reply, json_reply, refuse, set};
 use crate::archive::CODE_BYTES_MAX;
 use crate::auth::Caller;
+use crate::call_context::{self, CLIENT_CONTEXT_HEADER, TRACE_HEADER};
 use crate::denials::{Denials, Denied};
 use crate::events::Events;
 use crate::function::{Function, key};
 use crate::host::Host;
 use crate::install;
-use crate::invoke::{self, Answer, invoke};
+use crate::invoke::{self, Answer, Input, invoke};
 use crate::lambda_api::{self, Operation, View};
 use crate::permission::may_invoke;
 use crate::request::{AuthenticatedRequest, Query, compare, header, identify, unpercent};
@@ -256,6 +257,10 @@ async fn invocation(
         true => hinted(&head.headers)?,
         false => Vec::new(),
     };
+    let client_context = head.headers.get(CLIENT_CONTEXT_HEADER).map(|value| value.as_bytes());
+    let client_context = client_context.map(call_context::client_context).transpose()?;
+    let trace = header(&head.headers, TRACE_HEADER).filter(|trace| call_context::is_trace(trace));
+    let trace = trace.map(str::to_owned);
     let bytes_max = match kind {
         InvocationType::Event => ASYNC_EVENT_BYTES_MAX,
         _ => EVENT_BYTES_MAX,
@@ -265,19 +270,19 @@ async fn invocation(
         let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(&event);
         parsed.map_err(|error| Refusal::Content(error.to_string()))?;
     }
+    let input = Input { event: event.into(), objects, client_context, trace };
     match kind {
         InvocationType::DryRun => Ok(json_reply(204, "")),
         InvocationType::Event => {
             let qualifier = Reference::parse(place.0, place.1)?.qualifier;
-            let accepted =
-                api.events.accept(&api.host, &function, qualifier.as_ref(), event.into());
+            let accepted = api.events.accept(&api.host, &function, qualifier.as_ref(), input);
             let number = accepted.await?;
             let mut reply = json_reply(202, "");
             set(&mut reply, "x-amzn-requestid", &number);
             Ok(reply)
         }
         InvocationType::RequestResponse => {
-            let answer = invoke(&api.host, &function, event.into(), objects).await?;
+            let answer = invoke(&api.host, &function, input).await?;
             Ok(answered(answer, &function, wants_log))
         }
     }

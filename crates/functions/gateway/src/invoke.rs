@@ -7,11 +7,12 @@ use tokio::sync::oneshot;
 use unlade_fn_model::isolation::{Origin, Runtime};
 use unlade_fn_model::lambda::{Failure, Refusal};
 use unlade_fn_model::pool::Refused;
-use unlade_guest_protocol::HandlerStatus;
 use unlade_guest_protocol::control::{ControlHead, FailedWrite, ObjectName};
+use unlade_guest_protocol::{CallContext, HandlerStatus};
 use unlade_metrics::{Event, FnRuntime};
 
 use crate::attached_instance::Ended;
+use crate::call_context;
 use crate::function::Function;
 use crate::host::{Assigned, Host};
 use crate::link::{Link, Reply};
@@ -75,6 +76,25 @@ pub fn uuid() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
+/// The input of an invocation.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    /// The event, as JSON.
+    pub event: Vec<u8>,
+    /// Objects that it will read, in addition to those of the event.
+    pub objects: Vec<ObjectName>,
+    /// The client context: JSON in ASCII, on one line.
+    pub client_context: Option<String>,
+    /// The trace of the caller.
+    pub trace: Option<String>,
+}
+
+impl From<Vec<u8>> for Input {
+    fn from(event: Vec<u8>) -> Input {
+        Input { event, ..Input::default() }
+    }
+}
+
 /// Invokes a function with a JSON event. Must not be cancelled: an assigned instance must be used.
 ///
 /// # Errors
@@ -82,13 +102,12 @@ pub fn uuid() -> String {
 pub async fn invoke(
     host: &Rc<Host>,
     function: &Rc<Function>,
-    event: Vec<u8>,
-    objects: Vec<ObjectName>,
+    input: Input,
 ) -> Result<Answer, Refusal> {
     let invocation = uuid();
     let answered = match host.enter(function) {
         Ok(entered) => {
-            let answered = attempt(host, function, &invocation, event, objects).await;
+            let answered = attempt(host, function, &invocation, input).await;
             drop(entered);
             answered
         }
@@ -115,9 +134,11 @@ async fn attempt(
     host: &Rc<Host>,
     function: &Rc<Function>,
     invocation: &str,
-    event: Vec<u8>,
-    objects: Vec<ObjectName>,
+    input: Input,
 ) -> Result<Answer, Refusal> {
+    let Input { event, objects, client_context, trace } = input;
+    let trace = call_context::trace(trace.as_deref(), invocation);
+    let context = CallContext { trace, client_context };
     let begin = Instant::now();
     // The prefetches start while the instance is being restored.
     let hinted = hint(function, invocation, &event, objects);
@@ -136,7 +157,7 @@ async fn attempt(
         forget(&link, invocation);
     }
     let queued = begin.elapsed();
-    let (ended, handler) = run(&assigned, &function, invocation, event).await;
+    let (ended, handler) = run(&assigned, &function, invocation, event, context).await;
     let Assigned { attached_instance, is_first } = assigned;
     let failure = match ended {
         Some(Ended::Replied(mut reply)) => {
@@ -227,6 +248,7 @@ async fn run(
     function: &Function,
     invocation: &str,
     event: Vec<u8>,
+    context: CallContext,
 ) -> (Option<Ended>, Duration) {
     let (attached_instance, begin) = (&assigned.attached_instance, Instant::now());
     let timeout = function.manifest.timeout;
@@ -241,6 +263,7 @@ async fn run(
         deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
         memory_mib: u32::try_from(function.manifest.memory.0 >> 20).unwrap_or(u32::MAX),
         writes: function.manifest.write_mode(),
+        context,
     };
     attached_instance.link.say_with(said, event, Vec::new());
     let ended = tokio::time::timeout(timeout, ended).await.ok();

@@ -27,7 +27,8 @@
 //!   the log of denied requests;
 //! - [`lambda_api`]: Lambda's API for the life cycle of functions; [`registry`]: their records, in
 //!   files of [`record_file`];
-//! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`events`]:
+//! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`call_context`]: the
+//!   client context and the trace of its caller; [`events`]:
 //!   asynchronous invocations, in files of [`event_file`], whose ends [`delivery`] sends on;
 //! - [`sources`]: queues that feed functions; [`behalf`]: calls of services on behalf of a function, with
 //!   the requests of [`service_request`];
@@ -50,6 +51,7 @@ pub mod archive;
 pub mod attached_instance;
 pub mod auth;
 pub mod behalf;
+pub mod call_context;
 pub mod child;
 pub mod config;
 pub mod credentials;

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use unlade_fn_model::isolation::Template;
-use unlade_guest_protocol::HandlerStatus;
 use unlade_guest_protocol::control::{ControlHead, WriteMode};
+use unlade_guest_protocol::{CallContext, HandlerStatus};
 
 use crate::attached_instance::{self, AttachedInstance, InstanceEvents, LAST_WORDS};
 use crate::function::Function;
@@ -75,6 +75,7 @@ async fn import(
         deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
         memory_mib: u32::try_from(function.manifest.memory.0 >> 20).unwrap_or(u32::MAX),
         writes: WriteMode::Sync,
+        context: CallContext::default(),
     };
     let event = json!({"handler": function.manifest.handler}).to_string();
     attached_instance.link.say_with(said, event.into_bytes(), Vec::new());

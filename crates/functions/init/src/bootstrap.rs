@@ -1,5 +1,6 @@
 //! The function's `bootstrap`: its environment, its process, and the end of it.
 
+use std::collections::BTreeMap;
 use std::io::{Error, Result};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -19,12 +20,14 @@ pub struct Bootstrap {
     pub output: Output,
 }
 
-/// The addresses of the two ports.
+/// The surroundings with which it is started.
 #[derive(Clone, Debug)]
-pub struct Ports {
-    /// The Runtime API.
+pub struct Launch {
+    /// The function's environment, which this process does not have.
+    pub environment: BTreeMap<String, String>,
+    /// The address of the Runtime API.
     pub runtime_api: String,
-    /// The endpoint for SDKs.
+    /// The address of the endpoint for SDKs.
     pub endpoint: String,
 }
 
@@ -33,7 +36,7 @@ impl Bootstrap {
     ///
     /// # Errors
     /// There is none, or it cannot be executed.
-    pub fn start(ports: &Ports) -> Result<Bootstrap> {
+    pub fn start(launch: &Launch) -> Result<Bootstrap> {
         let found = PLACES.iter().find(|place| Path::new(place).exists());
         let Some(program) = found else {
             let why = "there is no bootstrap: the archive needs an executable of this name";
@@ -42,10 +45,9 @@ impl Bootstrap {
         let (reader, writer) = std::io::pipe()?;
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
-        command.env("AWS_LAMBDA_RUNTIME_API", &ports.runtime_api);
-        for (name, value) in endpoint_variables(&ports.endpoint) {
-            command.env(name, value);
-        }
+        command.env_clear().envs(&launch.environment);
+        command.env("AWS_LAMBDA_RUNTIME_API", &launch.runtime_api);
+        command.envs(endpoint_variables(&launch.endpoint));
         let child = command
             .spawn()
             .map_err(|error| Error::new(error.kind(), format!("{program}: {error}")))?;

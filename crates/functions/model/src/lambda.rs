@@ -83,6 +83,8 @@ pub enum Refusal {
     TooLarge(usize),
     /// The event is not valid JSON, with the error.
     Content(String),
+    /// The client context is not valid, with the reason.
+    ClientContext(String),
     /// Another parameter is invalid.
     Parameter(String),
     /// The function cannot be changed now.
@@ -111,7 +113,10 @@ impl Refusal {
             Refusal::Throttled(Refused::Removed) => 404,
             Refusal::Throttled(_) | Refusal::Reserved(_) => 429,
             Refusal::TooLarge(_) => 413,
-            Refusal::Content(_) | Refusal::Parameter(_) | Refusal::PolicyTooLong(_) => 400,
+            Refusal::Content(_)
+            | Refusal::ClientContext(_)
+            | Refusal::Parameter(_)
+            | Refusal::PolicyTooLong(_) => 400,
             Refusal::Conflict(_) | Refusal::Taken(_) => 409,
             Refusal::Precondition(_) => 412,
             Refusal::Denied(..) => 403,
@@ -131,7 +136,7 @@ impl Refusal {
             Refusal::Throttled(Refused::Start(_)) => "InvalidRuntimeException",
             Refusal::Throttled(_) | Refusal::Reserved(_) => "TooManyRequestsException",
             Refusal::TooLarge(_) => "RequestTooLargeException",
-            Refusal::Content(_) => "InvalidRequestContentException",
+            Refusal::Content(_) | Refusal::ClientContext(_) => "InvalidRequestContentException",
             Refusal::Parameter(_) => "InvalidParameterValueException",
             Refusal::Conflict(_) | Refusal::Taken(_) => "ResourceConflictException",
             Refusal::Precondition(_) => "PreconditionFailedException",
@@ -183,6 +188,7 @@ impl Refusal {
             Refusal::PolicyTooLong(bytes_max) => {
                 format!("the policy would be longer than {bytes_max} bytes: remove statements")
             }
+            Refusal::ClientContext(why) => format!("The client context is invalid: {why}"),
             Refusal::Absent(why)
             | Refusal::NotProvisioned(why)
             | Refusal::Precondition(why)

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{HandlerStatus, RequestHead, split_head};
+use super::{CallContext, HandlerStatus, RequestHead, split_head};
 use unlade_bytes::DecodeError;
 
 /// Most requests on behalf of functions that a worker has in flight for one gateway.
@@ -141,6 +141,9 @@ pub enum ControlHead {
         /// The write mode.
         #[serde(default)]
         writes: WriteMode,
+        /// Data of the caller.
+        #[serde(flatten)]
+        context: CallContext,
     },
     /// Gateway: an invocation without a reply is over. [`ControlHead::Settled`] follows once its
     /// writes have ended.
@@ -306,6 +309,22 @@ mod tests {
                     objects: vec![object],
                 },
                 bytes: b"{}\0x".to_vec(),
+            },
+            Message {
+                said: ControlHead::Invoke {
+                    instance: 3,
+                    invocation: invocation(),
+                    handler: "app.handler".into(),
+                    function: "f".into(),
+                    deadline_ms: u64::MAX,
+                    memory_mib: 128,
+                    writes: WriteMode::Sync,
+                    context: CallContext {
+                        trace: "Root=1-00000000-000000000000000000000000".into(),
+                        client_context: Some("{\"custom\": null}".into()),
+                    },
+                },
+                bytes: b"5".to_vec(),
             },
             ControlHead::Settle { invocation: invocation() }.into(),
             Message {

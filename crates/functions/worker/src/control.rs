@@ -171,6 +171,7 @@ impl Connection {
                 deadline_ms,
                 memory_mib,
                 writes,
+                context,
             } => {
                 let event_bytes = u32::try_from(bytes.len()).map_err(|e| e.to_string())?;
                 let head = InvokeHead {
@@ -181,6 +182,7 @@ impl Connection {
                     memory_mib,
                     event_bytes,
                     event_slot: None,
+                    context,
                 };
                 self.order(instance, Order::Invoke(head, writes, bytes))?;
             }

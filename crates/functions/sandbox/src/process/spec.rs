@@ -78,6 +78,10 @@ pub struct Spec {
     pub arguments: Vec<String>,
     /// The complete environment.
     pub environment: BTreeMap<String, String>,
+    /// Variables of an instance that the program does not have. They are in each request for an
+    /// instance, so the supervisor does not get them.
+    #[serde(skip)]
+    pub instance_environment: BTreeMap<String, String>,
 }
 
 /// Creates the specification of the template with this number.
@@ -125,7 +129,10 @@ pub fn provided(
         control_is_stdin: true,
         program: PathBuf::from(INIT),
         arguments: launcher.init.clone(),
-        environment: environment_provided(image),
+        // Nothing of the function is in the environment of init: LD_PRELOAD and others would bring
+        // code of the package into a process that is outside the instance's control groups.
+        environment: BTreeMap::new(),
+        instance_environment: environment_provided(image),
         ..spec
     })
 }
@@ -165,6 +172,7 @@ fn common(image: &Image, (binds, links): Files, config: &ProcessConfig, number: 
         program: PathBuf::new(),
         arguments: Vec::new(),
         environment: BTreeMap::new(),
+        instance_environment: BTreeMap::new(),
     }
 }
 
@@ -365,6 +373,26 @@ mod tests {
         let last = of(&image, &python(), &config, u32::MAX).unwrap();
         assert!(last.ids_first >= config.ids_first);
         assert!(last.ids_first + IDS_OF_TEMPLATE <= IDS_END);
+    }
+
+    #[test]
+    fn nothing_of_a_function_is_in_the_environment_of_init() {
+        let directory = tempfile::tempdir().unwrap();
+        opened(directory.path());
+        let mut image = image(directory.path());
+        image.environment.insert("LD_PRELOAD".to_owned(), "/var/task/x.so".to_owned());
+        let bootstrap = image.code.join(BOOTSTRAP);
+        std::fs::write(&bootstrap, "#!/bin/sh\n").unwrap();
+        opened(&bootstrap);
+        let program = std::env::current_exe().unwrap();
+        let launcher = Launcher { program, arguments: Vec::new(), init: vec!["init".to_owned()] };
+        let spec = provided(&image, &launcher, &ProcessConfig::default(), 0).unwrap();
+        assert!(spec.environment.is_empty(), "{:?}", spec.environment);
+        let of_instance = &spec.instance_environment;
+        assert_eq!(of_instance["LD_PRELOAD"], "/var/task/x.so");
+        assert!(of_instance["LD_LIBRARY_PATH"].contains("/var/task"));
+        // The packet for the supervisor has none of it.
+        assert!(!serde_json::to_string(&spec).unwrap().contains("LD_PRELOAD"));
     }
 
     #[test]

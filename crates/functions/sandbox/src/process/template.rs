@@ -44,6 +44,8 @@ pub struct ZygoteHandle {
     group: String,
     ids_first: u32,
     preload: Preload,
+    /// Variables of each instance, beyond those of the zygote.
+    environment: BTreeMap<String, String>,
     unpreloaded: OnceLock<Unpreloaded>,
     start_timeout: Duration,
     control: Arc<UnixStream>,
@@ -60,7 +62,7 @@ pub struct Zygote(Arc<ZygoteHandle>);
 #[derive(Serialize)]
 struct Fork<'a> {
     fork: &'a str,
-    environment: BTreeMap<String, String>,
+    environment: &'a BTreeMap<String, String>,
     /// Number of attached descriptors that are files of groups.
     groups: usize,
     root: PathBuf,
@@ -140,6 +142,7 @@ impl Zygote {
             group: spec.group,
             ids_first: spec.ids_first,
             preload: image.preload.clone(),
+            environment: spec.instance_environment,
             unpreloaded: OnceLock::new(),
             start_timeout: config.start_timeout,
             control,
@@ -266,7 +269,7 @@ impl ZygoteHandle {
         };
         let request = Fork {
             fork: name,
-            environment: BTreeMap::new(),
+            environment: &self.environment,
             groups: spare.groups.len(),
             root: root::of_instance(spare.slot),
             user: 1 + spare.slot,

@@ -15,7 +15,7 @@ use unlade_fn_model::isolation::{
     Image, Instance, Isolation, IsolationError, Mode, Origin, Preload, Runtime, Started, Template,
 };
 use unlade_fn_sandbox::process::{Launcher, Process, ProcessConfig};
-use unlade_guest_protocol::{Deframer, Frame, InvokeHead, Layout};
+use unlade_guest_protocol::{CallContext, Deframer, Frame, InvokeHead, Layout};
 
 /// Runs the code in the event, and returns its `result`.
 const APP: &str = "\
@@ -248,6 +248,7 @@ impl Guest {
             memory_mib: 128,
             event_bytes: event.len() as u32,
             event_slot: None,
+            context: CallContext::default(),
         };
         self.send(&Frame::Invoke(head, event.into_bytes()), None);
     }
