@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, oneshot};
@@ -23,6 +24,8 @@ use crate::auth::Keys;
 use crate::config::{DEFAULT_TENANT, GatewayConfig, REGION, TenantConfig};
 use crate::deploy::{self, Revision};
 use crate::function::{Function, key};
+use crate::function_log::Place;
+use crate::observed::{Observatory, Observed};
 use crate::permit;
 use crate::registry::Registry;
 use crate::store::Access;
@@ -50,11 +53,13 @@ pub struct Assigned {
 pub struct Entered {
     host: Rc<Host>,
     name: String,
+    observed: Rc<Observed>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         self.host.running.set(self.host.running.get() - 1);
+        self.observed.meter.running.fetch_sub(1, Relaxed);
         let mut running_by = self.host.running_by.borrow_mut();
         if let Some(running) = running_by.get_mut(&self.name) {
             *running -= 1;
@@ -77,6 +82,8 @@ pub struct Host {
     pub meter: Arc<Meter>,
     /// The records of deployed functions.
     pub registry: Registry,
+    /// The metrics and logs of functions.
+    pub observatory: Observatory,
     backends: HashMap<Backend, Rc<dyn Isolation>>,
     pool: RefCell<Pool>,
     functions: RefCell<BTreeMap<String, Rc<Function>>>,
@@ -99,6 +106,8 @@ pub struct Host {
     pub running: Cell<usize>,
     /// Number of unanswered invocations, by function.
     running_by: RefCell<HashMap<String, u32>>,
+    /// True once the log has the reason why instances are not frozen.
+    has_told_unfrozen: Cell<bool>,
 }
 
 impl Host {
@@ -113,6 +122,7 @@ impl Host {
     ) -> Rc<Host> {
         let pool = RefCell::new(Pool::new(config.limits()));
         let registry = Registry::new(&config.state);
+        let observatory = Observatory::new(config.function_log, config.metrics_functions_max);
         let (rules, trials) = (config.tenant.clone(), Semaphore::new(config.starting_max));
         Rc::new(Host {
             config,
@@ -120,6 +130,7 @@ impl Host {
             guest,
             meter,
             registry,
+            observatory,
             backends,
             pool,
             functions: RefCell::default(),
@@ -135,6 +146,7 @@ impl Host {
             next: Cell::new(1),
             running: Cell::new(0),
             running_by: RefCell::default(),
+            has_told_unfrozen: Cell::new(false),
         })
     }
 
@@ -183,6 +195,7 @@ impl Host {
             code: self.registry.code(&code),
             role_name,
             role,
+            observed: self.observatory.observe(&tenant.name, name),
             tenant,
             template: tokio::sync::Mutex::default(),
             is_removed: Cell::new(false),
@@ -329,8 +342,10 @@ impl Host {
             return Err(Refusal::Reserved(reserved));
         }
         running_by.insert(function.name.clone(), running + 1);
+        function.observed.meter.running.fetch_add(1, Relaxed);
         self.running.set(self.running.get() + 1);
-        Ok(Entered { host: self.clone(), name: function.name.clone() })
+        let (name, observed) = (function.name.clone(), function.observed.clone());
+        Ok(Entered { host: self.clone(), name, observed })
     }
 
     /// The number of started instances of a function.
@@ -409,6 +424,10 @@ impl Host {
         let backend = self.backends.get(&function.manifest.isolation).ok_or("no isolation")?;
         let image = self.image(function);
         let template = backend.prepare(&image).await.map_err(|error| error.to_string())?;
+        let place = Place { version: function.version.to_string(), instance: None };
+        for line in template.printed().lines() {
+            function.observed.log.note(&place, None, line.to_owned());
+        }
         if let Some(found) = template.unpreloaded() {
             let (name, why) = (&function.name, &found.why);
             tracing::warn!(function = %name, why, "not preloaded: each instance imports it itself");
@@ -560,6 +579,7 @@ impl Host {
                         self.attached_instances.borrow().get(&instance).cloned();
                     // The pool keeps it until its task reports its end.
                     let Some(attached_instance) = attached_instance else { continue };
+                    attached_instance.assign();
                     self.tell(invocation, Ok(Assigned { attached_instance, is_first }));
                 }
                 Action::Stop { instance } => self.stop(instance),
@@ -621,6 +641,16 @@ impl Availability for Rc<Host> {
     fn ending(&self, instance: InstanceId) {
         self.pool.borrow_mut().ending(instance);
     }
+
+    fn froze(&self, function: &Function, frozen: std::io::Result<()>) {
+        self.meter.add(if frozen.is_ok() { Event::FnFrozen } else { Event::FnUnfrozen });
+        if let Err(error) = frozen
+            && !self.has_told_unfrozen.replace(true)
+        {
+            let name = &function.name;
+            tracing::warn!(function = %name, %error, "idle instances go on: they are not frozen");
+        }
+    }
 }
 
 /// Starts an instance, and serves it until it has ended.
@@ -647,6 +677,7 @@ async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
         Origin::Cold => Event::FnStartCold,
         Origin::Restored => Event::FnStartRestored,
     });
+    function.observed.meter.init_duration.add(attached_instance.start);
     host.admit(attached_instance.clone());
     host.ready(id);
     let why = attached_instance::serve(&host, &attached_instance, heard).await;

@@ -21,8 +21,9 @@ struct Place {
     processes: Option<u32>,
 }
 
-/// Receives the request, and goes to the place that it names; returns the channel. The user is
-/// last: it has no right to the rest.
+/// Receives the request, and goes to the place that it names; returns the channel. Two more
+/// descriptors are standard output and standard error. The user is last: it has no right to the
+/// rest.
 ///
 /// # Errors
 /// The operation that failed.
@@ -37,7 +38,12 @@ pub fn settled() -> Result<OwnedFd> {
     for group in beside.split_off(others) {
         rustix::io::write(&group, b"0")?;
     }
-    let channel = beside.into_iter().next().ok_or_else(|| invalid("no channel"))?;
+    let mut beside = beside.into_iter();
+    let channel = beside.next().ok_or_else(|| invalid("no channel"))?;
+    if let (Some(output), Some(errors)) = (beside.next(), beside.next()) {
+        rustix::stdio::dup2_stdout(output)?;
+        rustix::stdio::dup2_stderr(errors)?;
+    }
     if let Some(root) = &place.root {
         let directory = std::env::current_dir()?;
         rustix::process::chroot(root.as_str())?;

@@ -8,7 +8,8 @@
 //! 2. [`pool`]: the assignment of invocations to instances: start, run, stop, refuse;
 //! 3. [`lambda`]: the types of the Invoke API: requests, refusals and failures;
 //! 4. [`lifecycle`]: versions, aliases, concurrency, tags and policies of a function;
-//! 5. [`isolation`]: the trait of isolation backends: processes, virtual machines.
+//! 5. [`log`]: the log of a function: lines, their rate, the last ones; [`recent`]: its last seconds;
+//! 6. [`isolation`]: the trait of isolation backends: processes, virtual machines.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -48,7 +49,9 @@
 pub mod isolation;
 pub mod lambda;
 pub mod lifecycle;
+pub mod log;
 pub mod manifest;
 pub mod pool;
+pub mod recent;
 
 pub use manifest::{Manifest, ManifestError};

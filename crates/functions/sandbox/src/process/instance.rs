@@ -1,8 +1,10 @@
 //! One instance: a child of the zygote.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 use tokio::sync::watch;
@@ -26,6 +28,9 @@ pub struct Sandboxed {
     account: Account,
     memory_bytes_max: u64,
     ended: watch::Receiver<Option<String>>,
+    /// The reading end of its output, until it is taken: without a reader, printing would fail.
+    output: RefCell<Option<OwnedFd>>,
+    freeze_after: Option<Duration>,
 }
 
 /// Waits until the reason of an instance's end is known.
@@ -45,7 +50,30 @@ impl Sandboxed {
         memory_bytes_max: u64,
         ended: watch::Receiver<Option<String>>,
     ) -> Sandboxed {
-        Sandboxed { owner, slot, pid, process, account, memory_bytes_max, ended }
+        let (output, freeze_after) = (RefCell::default(), None);
+        Sandboxed {
+            owner,
+            slot,
+            pid,
+            process,
+            account,
+            memory_bytes_max,
+            ended,
+            output,
+            freeze_after,
+        }
+    }
+
+    /// Adds the reading end of its output.
+    pub fn with_output(mut self, output: OwnedFd) -> Sandboxed {
+        *self.output.get_mut() = Some(output);
+        self
+    }
+
+    /// Sets the idle time after which it is to be frozen.
+    pub fn frozen_after(mut self, freeze_after: Option<Duration>) -> Sandboxed {
+        self.freeze_after = freeze_after;
+        self
     }
 
     async fn end(&self) -> String {
@@ -76,6 +104,38 @@ impl Instance for Sandboxed {
     fn kill(&self) {
         // This fails if the process has ended already.
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
+        // A frozen process would not end: the signal is there before it goes on.
+        let _ = self.account.thaw();
+    }
+
+    fn freeze_after(&self) -> Option<Duration> {
+        self.freeze_after
+    }
+
+    fn freeze(&self) -> io::Result<()> {
+        match self.account.freeze()? {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "there are no control groups that freeze; `unlade doctor` says what is there",
+            )),
+        }
+    }
+
+    fn thaw(&self) -> io::Result<()> {
+        self.account.thaw().map(|_| ())
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.account.is_frozen()
+    }
+
+    fn memory_peak_bytes(&self) -> Option<u64> {
+        self.account.memory_peak_bytes().or_else(|| usage::peak_bytes(self.pid))
+    }
+
+    fn take_output(&self) -> Option<OwnedFd> {
+        self.output.take()
     }
 }
 
