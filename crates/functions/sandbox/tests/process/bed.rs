@@ -145,7 +145,7 @@ impl Bed {
     fn left(&self) -> Vec<String> {
         let mut left: Vec<String> =
             descendants().iter().map(|pid| format!("process {pid}: {}", command(*pid))).collect();
-        for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
+        for controller in ["memory", "cpu", "cpuacct", "pids", "freezer", "unified"] {
             left.extend(self.groups(controller).iter().map(|group| format!("{group:?}")));
         }
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();

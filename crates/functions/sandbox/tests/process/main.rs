@@ -58,6 +58,64 @@ async fn an_instance_greets_and_answers() {
     bed.nothing_is_left().await;
 }
 
+/// Waits until an instance that is to be frozen is frozen; false if this machine cannot do that.
+async fn is_frozen(guest: &Guest) -> bool {
+    if let Err(error) = guest.instance.freeze() {
+        println!("skipped: {error}");
+        return false;
+    }
+    for _ in 0..15_000 {
+        if guest.instance.is_frozen() {
+            return true;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    panic!("it is not frozen");
+}
+
+#[tokio::test]
+async fn a_frozen_instance_goes_on_when_it_is_thawed_and_ends_when_it_is_killed() {
+    let Some(bed) = bed() else { return };
+    let template = bed.template().await;
+    let mut one = guest(&template, "one").await;
+    let two = guest(&template, "two").await;
+    if !is_frozen(&one).await || !is_frozen(&two).await {
+        return;
+    }
+    one.ask("result = 1");
+    assert!(one.instance.is_frozen(), "an event does not wake it");
+    one.instance.thaw().unwrap();
+    assert_eq!(one.answer(), 1);
+    assert!(!one.instance.is_frozen());
+    assert!(is_frozen(&one).await);
+    one.instance.kill();
+    assert_eq!(one.instance.ended().await, "a signal ended it");
+    // The last frozen one ends with its template.
+    drop((one, two, template));
+    bed.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn an_instance_prints_to_a_pipe_of_its_own() {
+    let Some(bed) = bed() else { return };
+    let template = bed.template().await;
+    let (mut one, mut two) = (guest(&template, "one").await, guest(&template, "two").await);
+    one.run("import os, sys; print('first'); sys.stderr.write('second\\n'); os.write(1, b'third\\n')");
+    two.run("print('other')");
+    let printed = |guest: &Guest| {
+        let mut text = [0; 4096];
+        let count = rustix::io::read(guest.instance.take_output().unwrap(), &mut text).unwrap();
+        String::from_utf8_lossy(&text[..count]).into_owned()
+    };
+    let mut lines: Vec<String> = printed(&one).lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["first", "second", "third"]);
+    assert_eq!(printed(&two), "other\n");
+    assert!(two.instance.take_output().is_none(), "it was taken");
+    drop((one, two, template));
+    bed.nothing_is_left().await;
+}
+
 #[tokio::test]
 async fn nothing_of_the_host_can_be_changed_or_seen() {
     let Some(bed) = bed() else { return };
