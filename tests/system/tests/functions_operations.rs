@@ -23,11 +23,12 @@ def beat():
         beats.append(time.monotonic())
         time.sleep(0.001)
 
-thread = threading.Thread(target=beat, daemon=True)
+threads = []
 
 def handler(event, context):
-    if not thread.is_alive():
-        thread.start()
+    if not threads:
+        threads.append(threading.Thread(target=beat, daemon=True))
+        threads[0].start()
     before = len(beats)
     while len(beats) == before:
         time.sleep(0.001)

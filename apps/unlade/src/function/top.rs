@@ -87,8 +87,18 @@ fn table(functions: &[Figures]) -> String {
     order.sort_by(|a, b| by(a, b).then_with(|| a.function.cmp(&b.function)));
     let mut text = format!(
         "{:<32} {:>9} {:>7} {:>9} {:>9} {:>5} {:>5} {:>8} {:>6} {:>6} {:>10} {:>8}\n",
-        "FUNCTION", "RATE/s", "ERR/s", "P50 ms", "P99 ms", "RUN", "INST", "MEM MiB", "COLD", "THROT",
-        "TOTAL", "ERRORS"
+        "FUNCTION",
+        "RATE/s",
+        "ERR/s",
+        "P50 ms",
+        "P99 ms",
+        "RUN",
+        "INST",
+        "MEM MiB",
+        "COLD",
+        "THROT",
+        "TOTAL",
+        "ERRORS"
     );
     let ms = |us: Option<u64>| us.map_or("-".to_owned(), |us| format!("{:.1}", us as f64 / 1e3));
     for one in order {
@@ -136,7 +146,10 @@ mod tests {
         let text = table(&[figures("b", 1.0), figures("a", 1.0), figures("c", 2.0)]);
         let lines: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines.iter().map(|line| line[0]).collect::<Vec<_>>(), ["FUNCTION", "c", "a", "b"]);
+        assert_eq!(
+            lines.iter().map(|line| line[0]).collect::<Vec<_>>(),
+            ["FUNCTION", "c", "a", "b"]
+        );
         assert_eq!(lines[1][1..], ["2.0", "0.5", "1.2", "-", "1", "4", "1", "5", "3", "10", "2"]);
     }
 }

@@ -34,7 +34,11 @@ struct State {
 
 impl FunctionLog {
     /// An empty log.
-    pub fn new(function: &str, config: &FunctionLogConfig, meter: Arc<FunctionMeter>) -> FunctionLog {
+    pub fn new(
+        function: &str,
+        config: &FunctionLogConfig,
+        meter: Arc<FunctionMeter>,
+    ) -> FunctionLog {
         let bytes_max = usize::try_from(config.bytes_max.0).unwrap_or(usize::MAX);
         let state = State { ring: Ring::new(bytes_max), rate: Rate::new(config.lines_per_s) };
         FunctionLog { function: function.to_owned(), meter, state: state.into() }
@@ -66,7 +70,8 @@ impl FunctionLog {
         if dropped > 0 {
             let function = &self.function;
             tracing::warn!(target: "function", function, dropped, "lines were dropped");
-            let text = format!("({dropped} lines were dropped: more than function_log.lines_per_s)");
+            let text =
+                format!("({dropped} lines were dropped: more than function_log.lines_per_s)");
             self.add(place, request, text);
         }
     }
@@ -113,7 +118,10 @@ mod tests {
         assert_eq!((texts[0], *texts.last().unwrap()), ("line 0", "END"));
         let said = |text: &&str| text.strip_prefix('(')?.split(' ').next()?.parse::<u64>().ok();
         assert_eq!(texts.iter().filter_map(said).sum::<u64>(), dropped, "{texts:?}");
-        assert_eq!(texts.iter().filter(|text| text.starts_with("line")).count() as u64, 100 - dropped);
+        assert_eq!(
+            texts.iter().filter(|text| text.starts_with("line")).count() as u64,
+            100 - dropped
+        );
         assert!(page.lines.iter().all(|line| line.instance == Some(7)));
     }
 }

@@ -344,8 +344,7 @@ fn answer(
     }
     let Reply { log_tail, carried_bytes, .. } = reply;
     let invocation = invocation.to_owned();
-    let answer =
-        Answer { invocation, result, is_error, log_tail, served, timings, carried_bytes };
+    let answer = Answer { invocation, result, is_error, log_tail, served, timings, carried_bytes };
     (answer, late_failure)
 }
 

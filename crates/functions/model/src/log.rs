@@ -288,12 +288,16 @@ mod tests {
                     && entry.at_ms >= wanted.since_ms
                     && (wanted.request.is_none() || wanted.request == entry.request)
             };
-            let due: Vec<Entry> = kept.iter().filter(is_due).map(|entry| (*entry).clone()).collect();
+            let due: Vec<Entry> =
+                kept.iter().filter(is_due).map(|entry| (*entry).clone()).collect();
             let page = ring.page(&wanted);
             assert_eq!(page.lines, due);
             assert!(!page.more && page.next == all.len() as u64);
             let gone = all.iter().take(all.len() - kept.len());
-            assert_eq!(page.missed, gone.filter(|entry| entry.number > wanted.after).count() as u64);
+            assert_eq!(
+                page.missed,
+                gone.filter(|entry| entry.number > wanted.after).count() as u64
+            );
         });
     }
 

@@ -170,7 +170,8 @@ pub fn hold_freezer(parent: &str) {
     };
     let group = found.mount.join(parent).join("frozen");
     let (file, frozen, _) = freezer_of(found);
-    let held = std::fs::create_dir_all(&group).and_then(|()| write_existing(&group.join(file), frozen));
+    let held =
+        std::fs::create_dir_all(&group).and_then(|()| write_existing(&group.join(file), frozen));
     if let Err(error) = held {
         // Freezing works without it.
         tracing::debug!(group = %group.display(), %error, "is not kept frozen");

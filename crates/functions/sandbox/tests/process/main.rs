@@ -100,7 +100,9 @@ async fn an_instance_prints_to_a_pipe_of_its_own() {
     let Some(bed) = bed() else { return };
     let template = bed.template().await;
     let (mut one, mut two) = (guest(&template, "one").await, guest(&template, "two").await);
-    one.run("import os, sys; print('first'); sys.stderr.write('second\\n'); os.write(1, b'third\\n')");
+    one.run(
+        "import os, sys; print('first'); sys.stderr.write('second\\n'); os.write(1, b'third\\n')",
+    );
     two.run("print('other')");
     let printed = |guest: &Guest| {
         let mut text = [0; 4096];
