@@ -150,6 +150,59 @@ fn without_freezing_a_thread_goes_on_between_invocations() {
     assert!(instances(&gateway, "beats").iter().all(|instance| instance["frozen"] == false));
 }
 
+/// Puts an object of 8 MiB, which is acknowledged before it is durable.
+const PUTS: &str = r#"
+import boto3
+
+s3 = boto3.client("s3")
+
+def handler(event, context):
+    s3.put_object(Bucket="box", Key=event, Body=b"p" * (8 << 20), ContentType="a/b")
+"#;
+
+#[test]
+fn writes_of_a_frozen_instance_become_durable() {
+    needs_functions!();
+    if cannot_freeze() {
+        return;
+    }
+    let gateway = Gateway::start("[isolation.process]\nfreeze_after_ms = 0\n");
+    gateway.bucket("box");
+    gateway.deploy("puts", "writes = \"early-reply\"\n", PUTS);
+    for key in ["one", "two", "three"] {
+        assert!(gateway.invoke("puts", &json!(key)).is_success());
+        until_frozen(&gateway, "puts");
+        let body = until("its object is durable", || gateway.object("box", key));
+        assert!(body.len() == 8 << 20 && body.iter().all(|byte| *byte == b'p'), "{}", body.len());
+        until_frozen(&gateway, "puts");
+    }
+}
+
+/// Runs its arguments where the freezer of version 1 is not mounted.
+const WITHOUT_FREEZER: [&str; 6] =
+    ["unshare", "--mount", "sh", "-c", "umount /sys/fs/cgroup/freezer; exec \"$@\"", "sh"];
+
+#[test]
+fn without_a_freezer_instances_go_on_and_are_counted() {
+    needs_functions!();
+    if !std::path::Path::new("/sys/fs/cgroup/freezer/cgroup.procs").exists() {
+        println!("skipped: the freezer of version 2 cannot be taken away");
+        return;
+    }
+    let port = free_port();
+    let config = format!("admin = \"127.0.0.1:{port}\"\n");
+    let gateway = Gateway::start_by(&WITHOUT_FREEZER, &config);
+    gateway.deploy("ends", "", ENDS);
+    let process = gateway.invoke("ends", &json!("")).json();
+    let value = |name: &str| samples(port).get(name).copied().unwrap_or(0.0);
+    until("it is counted", || {
+        (value("unlade_fn_instances_unfrozen_total") == 1.0).then_some(())
+    });
+    assert_eq!(gateway.invoke("ends", &json!("")).json(), process, "it serves");
+    assert_eq!(value("unlade_fn_instances_frozen_total"), 0.0);
+    assert!(instances(&gateway, "ends").iter().all(|instance| instance["frozen"] == false));
+}
+
 #[test]
 fn frozen_instances_end_when_they_have_to() {
     needs_functions!();
@@ -285,11 +338,14 @@ fn samples(port: u16) -> std::collections::BTreeMap<String, f64> {
     parsed.unwrap_or_else(|error| panic!("{error}\n{text}")).into_iter().collect()
 }
 
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
 /// A gateway with these lines of configuration, the function `tells`, and a port for its metrics.
 fn tells(config: &str, manifest: &str) -> (Gateway, u16) {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    drop(listener);
+    let port = free_port();
     let gateway = Gateway::start(&format!("admin = \"127.0.0.1:{port}\"\n{config}"));
     gateway.bucket("box");
     gateway.put("box", "in", &vec![b'i'; BODY_BYTES]);
@@ -336,6 +392,10 @@ fn every_metric_of_a_function_counts() {
         assert_eq!(first.join().unwrap().json(), "gone");
     });
     assert_eq!(value("concurrent_executions"), 0.0);
+    if !cannot_freeze() {
+        let frozen = "unlade_fn_instances_frozen_total";
+        until("its instance is frozen", || (samples(port).get(frozen)? > &0.0).then_some(()));
+    }
     // A deployment goes on counting, a removal ends it.
     gateway.deploy("tells", "writes = \"sync\"\n", TELLS);
     assert_eq!(value("invocations_total"), 4.0);
@@ -482,4 +542,83 @@ fn top_has_a_line_for_each_function() {
     // Its invocations and errors are the last columns.
     assert_eq!(row[row.len() - 2..], ["4", "1"], "{table}");
     assert!(rows.iter().any(|row| row[0] == "clock"), "{table}");
+}
+
+/// Fills `/tmp`, holds memory until it is killed, or tells the size of `/tmp` and its process.
+const FILLS: &str = r#"
+import os
+import time
+
+def handler(event, context):
+    if event == "fill":
+        file, count = os.open("/tmp/full", os.O_WRONLY | os.O_CREAT), 0
+        try:
+            while True:
+                count += os.write(file, bytes(1 << 16))
+        except OSError as error:
+            return [count, error.errno, os.getpid()]
+        finally:
+            os.close(file)
+    if event == "hold":
+        os.unlink("/tmp/full")
+        held = b"x" * (200 << 20)
+        while held:
+            time.sleep(0.01)
+    about = os.statvfs("/tmp")
+    return [about.f_blocks * about.f_frsize, 0, os.getpid()]
+"#;
+
+#[test]
+fn a_full_tmp_does_not_end_an_instance_and_memory_without_it_is_limited() {
+    needs_functions!();
+    let gateway = Gateway::start("");
+    let (scratch, enospc) = (256_u64 << 20, 28);
+    let manifest = "memory = \"64MiB\"\nscratch = \"256MiB\"\ntimeout = \"1m\"\n";
+    gateway.deploy("fills", manifest, FILLS);
+    let full = gateway.invoke("fills", &json!("fill")).json();
+    assert_eq!(full, json!([scratch, enospc, full[2]]));
+    let next = gateway.invoke("fills", &json!("")).json();
+    assert_eq!(next, json!([scratch, 0, full[2]]), "the same process goes on");
+    if !unlade_fn_sandbox::process::limits().iter().any(|(name, _)| name == "memory") {
+        println!("skipped in part: memory is not limited");
+        return;
+    }
+    // There is room for it where the files were.
+    let held = gateway.invoke("fills", &json!("hold"));
+    assert_eq!(held.error(), "Runtime.ExitError", "{held:?}");
+    let text = String::from_utf8_lossy(&held.body).into_owned();
+    assert!(text.contains("memory limit of 64 MiB"), "{text}");
+    assert_ne!(gateway.invoke("fills", &json!("")).json()[2], full[2]);
+}
+
+#[test]
+fn ephemeral_storage_is_kept_and_enforced() {
+    needs_functions!();
+    let mut gateway = Gateway::start("");
+    gateway.deploy("fills", "", FILLS);
+    let path = "/2015-03-31/functions/fills/configuration";
+    let size = |gateway: &Gateway| {
+        let asked = ask(gateway.address, "GET", path, &[], b"").unwrap();
+        asked.json()["EphemeralStorage"]["Size"].clone()
+    };
+    let tmp = |gateway: &Gateway| gateway.invoke("fills", &json!("")).json()[0].clone();
+    assert_eq!((size(&gateway), tmp(&gateway)), (json!(512), json!(512_u64 << 20)));
+    let put = |size: u64| {
+        let body = json!({"EphemeralStorage": {"Size": size}}).to_string();
+        ask(gateway.address, "PUT", path, &[], body.as_bytes()).unwrap()
+    };
+    for wrong in [511, 10_241] {
+        let refused = put(wrong);
+        assert_eq!(refused.status, 400, "{refused:?}");
+        assert!(String::from_utf8_lossy(&refused.body).contains("512 to 10240"), "{refused:?}");
+    }
+    let changed = put(640);
+    assert_eq!(changed.status, 200, "{changed:?}");
+    assert_eq!(changed.json()["EphemeralStorage"], json!({"Size": 640}));
+    // Another change leaves it.
+    let body = json!({"Timeout": 9}).to_string();
+    assert_eq!(ask(gateway.address, "PUT", path, &[], body.as_bytes()).unwrap().status, 200);
+    assert_eq!((size(&gateway), tmp(&gateway)), (json!(640), json!(640_u64 << 20)));
+    gateway.restart();
+    assert_eq!((size(&gateway), tmp(&gateway)), (json!(640), json!(640_u64 << 20)));
 }

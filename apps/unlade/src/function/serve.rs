@@ -46,7 +46,7 @@ An fn.toml, with the defaults:
   drain_timeout = \"30s\"
   python = \"/usr/bin/python3\"
   packages = []                     # directories that all functions have on sys.path
-  scratch = \"512MiB\"              # /tmp of an instance, in memory
+  scratch = \"512MiB\"              # /tmp of an instance, beside its memory
   store_listen = \"127.0.0.1:9000\" # the built-in store
   workers = \"per-tenant\"          # or \"shared\": one I/O worker, and one end, for all tenants
   # workers_admin = \"127.0.0.1:9903\"  # /metrics of a shared worker; none if absent
@@ -107,6 +107,7 @@ A function.toml; only the handler must be there:
   runtime = \"python\"            # or \"provided\": an executable `bootstrap`, in any language
   tenant = \"default\"              # the one who deploys; of a directory, whose it is
   memory = \"128MiB\"
+  scratch = \"512MiB\"              # of /tmp; not set, that of fn.toml
   timeout = \"30s\"
   isolation = \"process\"           # or \"qemu\": `unlade doctor` says what works
   mode = \"offload\"                # or \"prefetch\", \"sdk\"; \"tcp\"; \"stock\": any service;

@@ -276,6 +276,9 @@ pub async fn serve(
                 // Before the instance is free: what it prints afterwards is another invocation's.
                 reply.log_tail = attached_instance.report(&reply.log_tail, None);
                 attached_instance.end(Ended::Replied(reply));
+                if instance.limit_memory() {
+                    return ended.await;
+                }
             }
             Some(InstanceEvent::Refused(why)) => {
                 attached_instance.report("", Some(&format!("Error: {why}")));

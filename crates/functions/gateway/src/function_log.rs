@@ -51,7 +51,7 @@ impl FunctionLog {
             self.meter.log_lines_dropped.fetch_add(1, Relaxed);
             return;
         }
-        self.confess(place, request);
+        self.add_dropped(place, request);
         let (function, version, instance) = (&self.function, &place.version, place.instance);
         let request_id = request.map(|request| &**request);
         tracing::info!(target: "function", function, version, instance, request_id, "{text}");
@@ -60,12 +60,12 @@ impl FunctionLog {
 
     /// Adds a line of the host's about an invocation.
     pub fn note(&self, place: &Place, request: Option<&Rc<str>>, text: String) {
-        self.confess(place, request);
+        self.add_dropped(place, request);
         self.add(place, request, text);
     }
 
     /// Says how many lines were dropped, once they can be followed by another one.
-    fn confess(&self, place: &Place, request: Option<&Rc<str>>) {
+    fn add_dropped(&self, place: &Place, request: Option<&Rc<str>>) {
         let dropped = self.state.borrow_mut().rate.take_dropped();
         if dropped > 0 {
             let function = &self.function;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, oneshot};
-use unlade_fn_model::ManifestError;
+use unlade_fn_model::{Manifest, ManifestError};
 use unlade_fn_model::isolation::{Image, Isolation, Mode, Origin, Template};
 use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::lifecycle::{Edition, Record, Version};
@@ -293,7 +293,7 @@ impl Host {
         let share = Share {
             concurrency: concurrency.max(warm).max(1),
             keep_alive: function.manifest.keep_alive,
-            charge_bytes: function.manifest.memory.0,
+            charge_bytes: self.charge_bytes(&function.manifest),
             warm,
         };
         if function.share.replace(Some(share)) != Some(share) {
@@ -488,13 +488,25 @@ impl Host {
             packages: [manifest.packages.clone(), self.config.packages.clone()].concat(),
             environment,
             memory_bytes: manifest.memory.0,
-            scratch_bytes: self.config.scratch.0,
+            scratch_bytes: self.scratch_bytes(manifest),
             mode: manifest.mode,
             preload: function.preload.borrow().clone(),
             relay: (manifest.mode == Mode::Tcp).then_some(relay),
             network: manifest.mode == Mode::Stock,
             region_bytes: attached_instance::REGION_BYTES,
         }
+    }
+
+    /// The size of `/tmp` of a function's instances.
+    pub fn scratch_bytes(&self, manifest: &Manifest) -> u64 {
+        manifest.scratch.unwrap_or(self.config.scratch).0
+    }
+
+    /// The charge of an instance until instances are measured: its memory, and a `/tmp` beyond the
+    /// usual size.
+    fn charge_bytes(&self, manifest: &Manifest) -> u64 {
+        let more = self.scratch_bytes(manifest).saturating_sub(self.config.scratch.0);
+        manifest.memory.0.saturating_add(more)
     }
 
     /// The endpoint of a tenant's store, if it is known.
@@ -610,20 +622,24 @@ impl Host {
         }
     }
 
-    /// Charges each function with the memory of its oldest instance plus a quarter. A measurement
-    /// is expensive, and the oldest instance has grown to its full size.
+    /// Charges each function with the memory of its oldest instance plus a quarter, and with the mean
+    /// content of `/tmp`. A measurement of memory is expensive, and the oldest instance has grown to
+    /// its full size.
     async fn measure(self: &Rc<Host>) {
-        let mut oldest: HashMap<FunctionId, Rc<AttachedInstance>> = HashMap::new();
+        let mut found: HashMap<FunctionId, Vec<Rc<AttachedInstance>>> = HashMap::new();
         for attached_instance in self.attached_instances.borrow().values() {
-            oldest
-                .entry(attached_instance.function.id)
-                .or_insert_with(|| attached_instance.clone());
+            found.entry(attached_instance.function.id).or_default().push(attached_instance.clone());
         }
-        for (function, attached_instance) in oldest {
-            let Some(usage) = attached_instance.usage() else { continue };
-            let bytes = usage.private_bytes / 4 * 5;
-            let charge =
-                bytes.max(CHARGE_BYTES_MIN).min(attached_instance.function.manifest.memory.0);
+        for (function, attached_instances) in found {
+            let Some(oldest) = attached_instances.first() else { continue };
+            let Some(usage) = oldest.usage() else { continue };
+            let used = |one: &Rc<AttachedInstance>| one.instance.scratch_used_bytes();
+            let scratch_bytes = attached_instances.iter().map(used).sum::<u64>();
+            let charge = measured_charge_bytes(
+                usage.private_bytes,
+                oldest.function.manifest.memory.0,
+                scratch_bytes / attached_instances.len() as u64,
+            );
             let actions = self.pool.borrow_mut().charge(function, charge);
             self.act(actions);
             tokio::task::yield_now().await;
@@ -656,6 +672,12 @@ impl Availability for Rc<Host> {
             tracing::warn!(function = %name, %error, "idle instances go on: they are not frozen");
         }
     }
+}
+
+/// The charge of an instance with this private memory, memory limit and content of `/tmp`.
+fn measured_charge_bytes(private_bytes: u64, memory_bytes_max: u64, scratch_bytes: u64) -> u64 {
+    let memory = (private_bytes / 4 * 5).max(CHARGE_BYTES_MIN).min(memory_bytes_max);
+    memory.saturating_add(scratch_bytes)
 }
 
 /// Starts an instance, and serves it until it has ended.
@@ -695,4 +717,17 @@ async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
     // Its memory is free only after its real end.
     let _ = tokio::time::timeout(patience, attached_instance.instance.ended()).await;
     host.gone(id, None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_is_charged_its_memory_and_its_files() {
+        let mib = |number: u64| number << 20;
+        assert_eq!(measured_charge_bytes(mib(40), mib(128), 0), mib(50));
+        assert_eq!(measured_charge_bytes(mib(1), mib(128), 0), CHARGE_BYTES_MIN);
+        assert_eq!(measured_charge_bytes(mib(120), mib(128), mib(300)), mib(428));
+    }
 }

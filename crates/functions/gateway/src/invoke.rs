@@ -12,7 +12,7 @@ use unlade_guest_protocol::HandlerStatus;
 use unlade_guest_protocol::control::{ControlHead, FailedWrite, ObjectName};
 use unlade_metrics::{Event, FnRuntime};
 
-use crate::attached_instance::Ended;
+use crate::attached_instance::{AttachedInstance, Ended};
 use crate::function::Function;
 use crate::host::{Assigned, Host};
 use crate::link::{Link, Reply};
@@ -73,6 +73,8 @@ pub struct Answer {
     pub carried_bytes: (u64, u64),
 }
 
+/// Interval of the looks at the memory of an instance that runs an invocation.
+const LOOK: Duration = Duration::from_millis(20);
 /// The status of an invocation without an instance.
 const THROTTLED: u16 = 429;
 
@@ -283,9 +285,23 @@ async fn run(
         writes: function.manifest.write_mode(),
     };
     attached_instance.link.say_with(said, event, Vec::new());
-    let ended = tokio::time::timeout(timeout, ended).await.ok();
-    let ended = ended.map(|end| end.unwrap_or_else(|_| Ended::Gone("it has ended".to_owned())));
+    let ended = tokio::time::timeout(timeout, end(attached_instance, ended)).await.ok();
     (ended, begin.elapsed())
+}
+
+/// Waits for the end of an invocation, and limits the memory of its instance meanwhile.
+async fn end(
+    attached_instance: &AttachedInstance,
+    mut ended: oneshot::Receiver<Ended>,
+) -> Ended {
+    loop {
+        match tokio::time::timeout(LOOK, &mut ended).await {
+            Ok(end) => return end.unwrap_or_else(|_| Ended::Gone("it has ended".to_owned())),
+            Err(_) => {
+                attached_instance.instance.limit_memory();
+            }
+        }
+    }
 }
 
 /// The result of writes that were acknowledged early.

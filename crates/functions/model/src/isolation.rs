@@ -154,7 +154,7 @@ pub struct Image {
     pub environment: BTreeMap<String, String>,
     /// Memory limit of an instance.
     pub memory_bytes: u64,
-    /// Size of the writable `/tmp`, in memory.
+    /// Size of the writable `/tmp`: memory of the host, beside that of the instance.
     pub scratch_bytes: u64,
     /// The I/O path between the function and its objects.
     pub mode: Mode,
@@ -310,6 +310,17 @@ pub trait Instance {
 
     /// Returns true if every process of the instance is stopped.
     fn is_frozen(&self) -> bool {
+        false
+    }
+
+    /// Bytes in the instance's `/tmp`, if they are not part of its memory.
+    fn scratch_used_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Kills the instance if it has more memory than its limit and no kernel limit does so; returns
+    /// true if it did. The caller asks during invocations and at their ends.
+    fn limit_memory(&self) -> bool {
         false
     }
 

@@ -10,7 +10,7 @@ pub const PART: Duration = Duration::from_secs(10);
 const STEPS: u64 = 8;
 /// Durations of 2^31 us (36 minutes) and more are counted as that.
 const BITS_MAX: u64 = 31;
-const BUCKETS: usize = (STEPS * (BITS_MAX + 1)) as usize;
+const BUCKETS: usize = (STEPS * BITS_MAX) as usize;
 
 /// A summary of the last seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -131,8 +131,8 @@ impl Isolation for Process {
     }
 }
 
-/// The available limits of instances on this machine, and the freezer: controllers, and the version of their
-/// control groups.
+/// The available limits of instances on this machine, and the freezer: controllers, and the version
+/// of their control groups.
 pub fn limits() -> Vec<(String, u8)> {
     let hierarchies = groups::hierarchies();
     let of = |hierarchy: &groups::Hierarchy| {

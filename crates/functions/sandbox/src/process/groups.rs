@@ -2,9 +2,9 @@
 //!
 //! A template has one group in each hierarchy, which contains `zygote` and one group for each
 //! instance. The freezer stops an instance between invocations: with version 1 a frozen process
-//! ends only after it was thawed, so that each kill is followed by a thaw. With version 1 a process enters a group itself: a thread that writes `0` to `tasks`
-//! moves at once, while a move of another one waits for every processor in the kernel (5 ms and
-//! more).
+//! ends only after it was thawed, so that each kill is followed by a thaw. With version 1 a process
+//! enters a group itself: a thread that writes `0` to `tasks` moves at once, while a move of another
+//! one waits for every processor in the kernel (5 ms and more).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,9 +28,9 @@ const FILE_BYTES_MAX: usize = 64 * 1024;
 /// The limits of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Memory, including the content of `/tmp`.
+    /// Memory, without the content of `/tmp`.
     pub memory_bytes: u64,
-    /// Size of `/tmp`.
+    /// Size of `/tmp`, which the kernel charges to the same group.
     pub scratch_bytes: u64,
     /// Processes and threads.
     pub processes: u32,
@@ -398,9 +398,10 @@ fn of_zygote(instances: u32, limits: &Limits) -> Limits {
     }
 }
 
-/// The files of the limits, with their values, in the order in which limits are lowered.
+/// The files of the limits, with their values, in the order in which limits are lowered. A full
+/// `/tmp` and full memory are within the kernel's limit: the host limits memory without `/tmp`.
 fn limits_of(hierarchy: &Hierarchy, limits: &Limits) -> Vec<(&'static str, String)> {
-    let memory = limits.memory_bytes.to_string();
+    let memory = limits.memory_bytes.saturating_add(limits.scratch_bytes).to_string();
     let pids = limits.processes.to_string();
     let files = match hierarchy.unified {
         false => [
@@ -547,6 +548,17 @@ impl Account {
         text.trim().parse().ok()
     }
 
+    /// Memory of the group in bytes, files that were read and `/tmp` included.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.read("memory", "memory.usage_in_bytes", "memory.current")?.trim().parse().ok()
+    }
+
+    /// Memory of the group that the kernel cannot take back, in bytes: that of its processes, and
+    /// `/tmp`.
+    pub fn held_bytes(&self) -> Option<u64> {
+        held(&self.read("memory", "memory.stat", "memory.stat")?)
+    }
+
     /// Stops the processes of the group, without waiting for it; false if there is no freezer.
     ///
     /// # Errors
@@ -587,6 +599,12 @@ impl Account {
     }
 }
 
+/// Anonymous and shared memory in `memory.stat`: version 1 calls the first `rss`.
+fn held(text: &str) -> Option<u64> {
+    let anonymous = value(text, "anon").or_else(|| value(text, "rss"))?;
+    Some(anonymous + value(text, "shmem").unwrap_or(0))
+}
+
 fn value(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.split(' ').next() == Some(name))?;
     line.split(' ').nth(1)?.parse().ok()
@@ -605,8 +623,9 @@ mod tests {
             34 30 0:30 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n";
         let found = of_mounts(text, |_| "cpu memory io\n".to_owned());
         let names = |one: &Hierarchy| one.controllers.iter().cloned().collect::<Vec<_>>().join(" ");
-        assert_eq!(found.iter().map(names).collect::<Vec<_>>(), ["cpu cpuacct", "memory"]);
-        assert!(!found[0].unified && found[1].unified);
+        let controllers: Vec<String> = found.iter().map(names).collect();
+        assert_eq!(controllers, ["cpu cpuacct", "memory", "freezer"]);
+        assert!(!found[0].unified && found[1].unified && !found[2].unified);
         assert!(of_mounts("nothing\n", |_| String::new()).is_empty());
     }
 
@@ -625,6 +644,21 @@ mod tests {
         assert_eq!(one(false, "memory"), ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]);
         assert_eq!(one(true, "memory"), ["memory.max", "memory.swap.max"]);
         assert_eq!((one(true, "pids"), one(false, "cpu")), (vec!["pids.max"], vec![]));
+    }
+
+    #[test]
+    fn a_full_tmp_is_within_the_kernels_limit() {
+        let limits = Limits { memory_bytes: 64, scratch_bytes: 32, processes: 5, files: 9 };
+        let controllers = ["memory".to_owned()].into();
+        let hierarchy = Hierarchy { mount: PathBuf::new(), unified: true, controllers };
+        assert_eq!(limits_of(&hierarchy, &limits)[0], ("memory.max", "96".to_owned()));
+    }
+
+    #[test]
+    fn memory_that_is_held_is_found_in_both_versions() {
+        let one = "cache 900\nrss 30\nrss_huge 5\nshmem 4\nmapped_file 7\n";
+        let two = "anon 30\nfile 900\nkernel 9\nshmem 4\nanon_thp 0\n";
+        assert_eq!((held(one), held(two), held("")), (Some(34), Some(34), None));
     }
 
     #[test]

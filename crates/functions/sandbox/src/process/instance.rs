@@ -1,6 +1,6 @@
 //! One instance: a child of the zygote.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,6 +12,9 @@ use unlade_fn_model::isolation::{Instance, Local, Usage};
 
 use super::groups::Account;
 use super::usage;
+
+/// Memory above the limit that is tolerated: the kernel counts pages late.
+const SLACK_BYTES: u64 = 1 << 20;
 
 /// The owner of instances' slots: a template, which stays while it has an instance.
 pub trait SlotOwner {
@@ -27,6 +30,8 @@ pub struct Sandboxed {
     process: OwnedFd,
     account: Account,
     memory_bytes_max: u64,
+    /// True once it was killed for its memory.
+    exceeded: Cell<bool>,
     ended: watch::Receiver<Option<String>>,
     /// The reading end of its output, until it is taken: without a reader, printing would fail.
     output: RefCell<Option<OwnedFd>>,
@@ -50,7 +55,7 @@ impl Sandboxed {
         memory_bytes_max: u64,
         ended: watch::Receiver<Option<String>>,
     ) -> Sandboxed {
-        let (output, freeze_after) = (RefCell::default(), None);
+        let (output, exceeded, freeze_after) = (RefCell::default(), Cell::default(), None);
         Sandboxed {
             owner,
             slot,
@@ -58,6 +63,7 @@ impl Sandboxed {
             process,
             account,
             memory_bytes_max,
+            exceeded,
             ended,
             output,
             freeze_after,
@@ -78,13 +84,23 @@ impl Sandboxed {
 
     async fn end(&self) -> String {
         let how = known(&mut self.ended.clone()).await;
-        match self.account.killed() {
-            0 => how,
-            _ => {
-                let limit_mib = self.memory_bytes_max >> 20;
-                format!("{how}: it met its memory limit of {limit_mib} MiB")
-            }
+        if !self.exceeded.get() && self.account.killed() == 0 {
+            return how;
         }
+        format!("{how}: it met its memory limit of {} MiB", self.memory_bytes_max >> 20)
+    }
+
+    /// Returns true if its processes have more memory than its limit. The kernel's limit has room
+    /// for `/tmp`, too.
+    fn exceeds_memory(&self) -> bool {
+        let is_more = |bytes: u64| bytes > self.memory_bytes_max + SLACK_BYTES;
+        if !self.account.memory_bytes().is_some_and(is_more) {
+            return false;
+        }
+        // Files may come and go meanwhile.
+        let before = self.scratch_used_bytes();
+        let Some(held) = self.account.held_bytes() else { return false };
+        is_more(held.saturating_sub(before.max(self.scratch_used_bytes())))
     }
 }
 
@@ -130,8 +146,25 @@ impl Instance for Sandboxed {
         self.account.is_frozen()
     }
 
+    fn scratch_used_bytes(&self) -> u64 {
+        usage::scratch_bytes(self.pid)
+    }
+
+    fn limit_memory(&self) -> bool {
+        if self.exceeds_memory() {
+            self.exceeded.set(true);
+            self.kill();
+        }
+        self.exceeded.get()
+    }
+
     fn memory_peak_bytes(&self) -> Option<u64> {
-        self.account.memory_peak_bytes().or_else(|| usage::peak_bytes(self.pid))
+        let peak = || self.account.memory_peak_bytes().or_else(|| usage::peak_bytes(self.pid));
+        match self.scratch_used_bytes() {
+            0 => peak(),
+            // The kernel's peak has the files, too.
+            used => self.account.held_bytes().map(|held| held.saturating_sub(used)).or_else(peak),
+        }
     }
 
     fn take_output(&self) -> Option<OwnedFd> {

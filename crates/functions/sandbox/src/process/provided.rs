@@ -113,6 +113,14 @@ impl Instance for Alone {
         self.instance.is_frozen()
     }
 
+    fn scratch_used_bytes(&self) -> u64 {
+        self.instance.scratch_used_bytes()
+    }
+
+    fn limit_memory(&self) -> bool {
+        self.instance.limit_memory()
+    }
+
     fn memory_peak_bytes(&self) -> Option<u64> {
         self.instance.memory_peak_bytes()
     }

@@ -384,6 +384,39 @@ async fn scratch_space_is_limited() {
 }
 
 #[tokio::test]
+async fn a_full_tmp_is_apart_from_memory_which_is_limited() {
+    let Some(mut bed) = bed() else { return };
+    (bed.image.memory_bytes, bed.image.scratch_bytes) = (48 << 20, 96 << 20);
+    let template = bed.template().await;
+    if !bed.limits_memory() {
+        return;
+    }
+    let mut one = guest(&template, "one").await;
+    assert_eq!(one.instance.scratch_used_bytes(), 0);
+    let fill = "\
+import os
+file, count = os.open('/tmp/full', os.O_WRONLY | os.O_CREAT), 0
+try:
+    while True:
+        count += os.write(file, bytes(1 << 16))
+except OSError as error:
+    result = [count, error.errno]
+os.close(file)
+";
+    assert_eq!(one.run(fill), json!([96 << 20, ENOSPC]), "more than its memory");
+    assert!(!one.instance.limit_memory(), "its files are no memory of it");
+    assert_eq!(one.instance.scratch_used_bytes(), 96 << 20);
+    assert!(one.instance.memory_peak_bytes().unwrap() < 48 << 20);
+    let hold = "import builtins, os\nos.unlink('/tmp/full')\nbuiltins.held = b'x' * (80 << 20)\n";
+    one.run(&format!("{hold}result = 1"));
+    assert!(one.instance.limit_memory(), "the room for files is no room for memory");
+    let how = one.instance.ended().await;
+    assert_eq!(how, "a signal ended it: it met its memory limit of 48 MiB");
+    drop((one, template));
+    bed.nothing_is_left().await;
+}
+
+#[tokio::test]
 async fn processes_are_limited_and_leave_nothing() {
     let Some(bed) = bed_with(|config| config.processes_max = 24) else { return };
     let template = bed.template().await;
