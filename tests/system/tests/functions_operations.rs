@@ -195,9 +195,7 @@ fn without_a_freezer_instances_go_on_and_are_counted() {
     gateway.deploy("ends", "", ENDS);
     let process = gateway.invoke("ends", &json!("")).json();
     let value = |name: &str| samples(port).get(name).copied().unwrap_or(0.0);
-    until("it is counted", || {
-        (value("unlade_fn_instances_unfrozen_total") == 1.0).then_some(())
-    });
+    until("it is counted", || (value("unlade_fn_instances_unfrozen_total") == 1.0).then_some(()));
     assert_eq!(gateway.invoke("ends", &json!("")).json(), process, "it serves");
     assert_eq!(value("unlade_fn_instances_frozen_total"), 0.0);
     assert!(instances(&gateway, "ends").iter().all(|instance| instance["frozen"] == false));

@@ -344,19 +344,32 @@ mod tests {
         }
     }
 
-    /// An instance that has ended, or never ends.
-    struct Fixed {
-        has_ended: bool,
+    /// An instance that has ended, never ends, or ends for its memory when it is looked at.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Fixed {
+        Ended,
+        Endless,
+        Large,
     }
 
     impl Instance for Fixed {
         fn ended(&self) -> Local<'_, String> {
             Box::pin(async {
-                match self.has_ended {
-                    true => "it exited".to_owned(),
-                    false => std::future::pending().await,
+                match self {
+                    Fixed::Ended => "it exited".to_owned(),
+                    Fixed::Endless => std::future::pending().await,
+                    // The kernel needs some time to end it.
+                    Fixed::Large => {
+                        tokio::task::yield_now().await;
+                        tokio::task::yield_now().await;
+                        "it met its memory limit".to_owned()
+                    }
                 }
             })
+        }
+
+        fn limit_memory(&self) -> bool {
+            *self == Fixed::Large
         }
 
         fn usage(&self) -> io::Result<Usage> {
@@ -364,6 +377,20 @@ mod tests {
         }
 
         fn kill(&self) {}
+    }
+
+    /// Counts how often an instance is free.
+    #[derive(Default)]
+    struct Free(Cell<u32>);
+
+    impl Availability for Free {
+        fn ready(&self, _: InstanceId) {
+            self.0.set(self.0.get() + 1);
+        }
+
+        fn ending(&self, _: InstanceId) {}
+
+        fn froze(&self, _: &Function, _: io::Result<()>) {}
     }
 
     fn host(state: &Path) -> Rc<Host> {
@@ -376,8 +403,9 @@ mod tests {
     }
 
     /// Runs an invocation whose reply arrives together with the instance's end, or with the
-    /// request to stop. Returns the end of the invocation and the reason of the instance's end.
-    async fn meets_reply(has_ended: bool) -> (Option<Ended>, String) {
+    /// request to stop. Returns the end of the invocation, the reason of the instance's end, and how
+    /// often the instance was free.
+    async fn meets_reply(instance: Fixed) -> (Option<Ended>, String, u32) {
         let state = tempfile::tempdir().unwrap();
         let host = host(state.path());
         let manifest = Manifest::of_handler("app.handler");
@@ -394,7 +422,7 @@ mod tests {
             origin: Origin::Cold,
             start: Duration::ZERO,
             stop: Notify::new(),
-            instance: Rc::new(Fixed { has_ended }),
+            instance: Rc::new(instance),
             running: RefCell::default(),
             gone: RefCell::default(),
             freezing: Freezing::default(),
@@ -413,12 +441,23 @@ mod tests {
             result: Vec::new(),
         };
         says.send(InstanceEvent::Replied(reply)).unwrap();
-        if !has_ended {
+        if instance == Fixed::Endless {
             attached_instance.stop.notify_one();
         }
-        let why = serve(&host, &attached_instance, heard).await;
+        let free = Free::default();
+        let why = serve(&free, &attached_instance, heard).await;
         drop(attached_instance);
-        (running.await.ok(), why)
+        (running.await.ok(), why, free.0.get())
+    }
+
+    #[tokio::test]
+    async fn an_instance_beyond_its_memory_answers_and_is_not_used_again() {
+        let tested = async {
+            let (ended, why, free) = meets_reply(Fixed::Large).await;
+            assert!(matches!(ended, Some(Ended::Replied(_))), "{ended:?}");
+            assert_eq!((why.as_str(), free), ("it met its memory limit", 0));
+        };
+        LocalSet::new().run_until(tested).await;
     }
 
     #[tokio::test]
@@ -426,10 +465,10 @@ mod tests {
         let tested = async {
             // The order of the two events was random.
             for _ in 0..32 {
-                let (ended, why) = meets_reply(true).await;
+                let (ended, why, _) = meets_reply(Fixed::Ended).await;
                 assert!(matches!(ended, Some(Ended::Replied(_))), "{ended:?}");
                 assert_eq!(why, "it exited");
-                let (ended, why) = meets_reply(false).await;
+                let (ended, why, _) = meets_reply(Fixed::Endless).await;
                 assert!(ended.is_none(), "{ended:?}");
                 assert_eq!(why, "stopped");
             }

@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, oneshot};
-use unlade_fn_model::{Manifest, ManifestError};
 use unlade_fn_model::isolation::{Image, Isolation, Mode, Origin, Template};
 use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::lifecycle::{Edition, Record, Version};
 use unlade_fn_model::manifest::Backend;
 use unlade_fn_model::pool::{Action, FunctionId, InstanceId, InvocationId, Pool, Refused, Share};
+use unlade_fn_model::{Manifest, ManifestError};
 use unlade_guest_protocol::control::ControlHead;
 use unlade_metrics::{Event, Meter};
 use unlade_s3::hint;

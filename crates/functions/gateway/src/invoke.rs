@@ -290,10 +290,7 @@ async fn run(
 }
 
 /// Waits for the end of an invocation, and limits the memory of its instance meanwhile.
-async fn end(
-    attached_instance: &AttachedInstance,
-    mut ended: oneshot::Receiver<Ended>,
-) -> Ended {
+async fn end(attached_instance: &AttachedInstance, mut ended: oneshot::Receiver<Ended>) -> Ended {
     loop {
         match tokio::time::timeout(LOOK, &mut ended).await {
             Ok(end) => return end.unwrap_or_else(|_| Ended::Gone("it has ended".to_owned())),

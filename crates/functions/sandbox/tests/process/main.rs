@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
-use bed::{Guest, bed, bed_with, code, descendants, guest};
+use bed::{CONTROLLERS, Guest, bed, bed_with, code, descendants, guest};
 use serde_json::{Value, json};
 use unlade_fn_model::isolation::{IsolationError, Mode, Origin, Preload, Template};
 
@@ -498,7 +498,7 @@ async fn the_death_of_a_keeper_ends_everything() {
     }
     assert!(descendants().is_empty());
     // No process was left to remove these; a backend sweeps the groups of ended processes.
-    for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
+    for controller in CONTROLLERS {
         for group in bed.groups(controller) {
             removed(&group).await;
         }
