@@ -87,7 +87,11 @@ impl GatewayArgs {
         }
     }
 
-    fn ask(
+    /// Asks the gateway, with a signature if there are keys.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub(super) fn ask(
         &self,
         method: Method,
         path: &str,
@@ -186,7 +190,10 @@ pub(super) struct EnvArgs {
 }
 
 /// The answer, if it is a success.
-fn done(answer: Answer) -> Result<Answer> {
+///
+/// # Errors
+/// The gateway's reason.
+pub(super) fn done(answer: Answer) -> Result<Answer> {
     if answer.status.is_success() {
         return Ok(answer);
     }

@@ -529,6 +529,12 @@ events! {
     /// An instance did not start
     FnStartFailed => "unlade_fn_starts_failed",
         "Instances that did not start.";
+    /// The processes of an idle instance were stopped
+    FnFrozen => "unlade_fn_instances_frozen",
+        "Idle instances whose processes were stopped until their next invocation.";
+    /// The processes of an idle instance could not be stopped: they go on between invocations
+    FnUnfrozen => "unlade_fn_instances_unfrozen",
+        "Instances that go on between invocations, because the host cannot stop them.";
 }
 
 /// The index of the first counter of each family.

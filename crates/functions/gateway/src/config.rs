@@ -108,8 +108,28 @@ pub struct GatewayConfig {
     pub principal: BTreeMap<String, PrincipalConfig>,
     /// The isolation backends, by name.
     pub isolation: toml::Table,
+    /// The logs of functions.
+    pub function_log: FunctionLogConfig,
+    /// Most functions with samples of their own in the metrics; the others share one.
+    pub metrics_functions_max: usize,
     /// Format and level of the log.
     pub log: LogConfig,
+}
+
+/// The logs of functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FunctionLogConfig {
+    /// Size of the last lines that the gateway keeps of each function.
+    pub bytes_max: ByteSize,
+    /// Most lines of a function in a second; more are dropped and counted.
+    pub lines_per_s: u32,
+}
+
+impl Default for FunctionLogConfig {
+    fn default() -> FunctionLogConfig {
+        FunctionLogConfig { bytes_max: ByteSize(1 << 20), lines_per_s: 2000 }
+    }
 }
 
 /// The authentication of callers.
@@ -283,6 +303,8 @@ impl Default for GatewayConfig {
             tenant: BTreeMap::new(),
             principal: BTreeMap::new(),
             isolation: toml::Table::new(),
+            function_log: FunctionLogConfig::default(),
+            metrics_functions_max: 1000,
             log: LogConfig::default(),
         }
     }

@@ -11,6 +11,7 @@ use unlade_fn_model::pool::{FunctionId, Share};
 use unlade_s3::hint;
 
 use crate::deploy::Code;
+use crate::observed::Observed;
 use crate::tenant::Tenant;
 
 /// A version of a function. A new deployment creates a new value.
@@ -31,6 +32,8 @@ pub struct Function {
     pub role: u64,
     /// Its tenant.
     pub tenant: Rc<Tenant>,
+    /// Its metrics and log, which all versions share.
+    pub observed: Rc<Observed>,
     /// The objects that its invocations will read, according to the manifest.
     pub(crate) hints: Vec<hint::Template>,
     /// Modules that its templates preload: fewer than in the manifest if a template has failed to

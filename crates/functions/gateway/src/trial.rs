@@ -129,6 +129,7 @@ mod tests {
             log_tail: String::new(),
             settled: None,
             prefetch_us: (0, 0),
+            carried_bytes: (0, 0),
             result: result.as_bytes().to_vec(),
         }
     }

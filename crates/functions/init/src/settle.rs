@@ -33,8 +33,8 @@ pub struct Settled {
     pub environment: BTreeMap<String, String>,
 }
 
-/// Receives the request, and goes to the place that it names. The user is last: it has no right to
-/// the rest.
+/// Receives the request, and goes to the place that it names. Two descriptors beside the channel are
+/// standard output and standard error. The user is last: it has no right to the rest.
 ///
 /// # Errors
 /// The operation that failed.
@@ -49,7 +49,12 @@ pub fn settled() -> Result<Settled> {
     for group in beside.split_off(others) {
         rustix::io::write(&group, b"0")?;
     }
-    let channel = beside.into_iter().next().ok_or_else(|| invalid("no channel"))?;
+    let mut beside = beside.into_iter();
+    let channel = beside.next().ok_or_else(|| invalid("no channel"))?;
+    if let (Some(output), Some(errors)) = (beside.next(), beside.next()) {
+        rustix::stdio::dup2_stdout(output)?;
+        rustix::stdio::dup2_stderr(errors)?;
+    }
     if let Some(root) = &place.root {
         let directory = std::env::current_dir()?;
         rustix::process::chroot(root.as_str())?;

@@ -154,7 +154,7 @@ pub struct Image {
     pub environment: BTreeMap<String, String>,
     /// Memory limit of an instance.
     pub memory_bytes: u64,
-    /// Size of the writable `/tmp`, in memory.
+    /// Size of the writable `/tmp`: memory of the host, beside that of the instance.
     pub scratch_bytes: u64,
     /// The I/O path between the function and its objects.
     pub mode: Mode,
@@ -254,6 +254,11 @@ pub trait Template {
 
     /// Waits until the template can no longer start instances; returns the reason.
     fn ended(&self) -> Local<'_, String>;
+
+    /// The end of what the template itself has printed, for example while it imported the function.
+    fn printed(&self) -> String {
+        String::new()
+    }
 }
 
 /// A started instance; it greets when its channel is served.
@@ -279,8 +284,56 @@ pub trait Instance {
     /// The instance has ended.
     fn usage(&self) -> io::Result<Usage>;
 
-    /// Kills the instance; [`Instance::ended`] then completes.
+    /// Kills the instance, also a frozen one; [`Instance::ended`] then completes.
     fn kill(&self);
+
+    /// The idle time after which an instance is to be frozen; `None` if it never is.
+    fn freeze_after(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Stops the instance's processes until [`Instance::thaw`]; returns without waiting for it.
+    ///
+    /// # Errors
+    /// There is no freezer, or the system call failed: the instance goes on.
+    fn freeze(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Lets the instance's processes go on.
+    ///
+    /// # Errors
+    /// The system call failed.
+    fn thaw(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Returns true if every process of the instance is stopped.
+    fn is_frozen(&self) -> bool {
+        false
+    }
+
+    /// Bytes in the instance's `/tmp`, if they are not part of its memory.
+    fn scratch_used_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Kills the instance if it has more memory than its limit and no kernel limit does so; returns
+    /// true if it did. The caller asks during invocations and at their ends.
+    fn limit_memory(&self) -> bool {
+        false
+    }
+
+    /// Most memory that the instance has had, in bytes; `None` if it is not known.
+    fn memory_peak_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Takes the reading end of the pipe that has what the instance prints, which does not block.
+    /// `None` if it was taken, or if the output goes elsewhere.
+    fn take_output(&self) -> Option<OwnedFd> {
+        None
+    }
 }
 
 #[cfg(test)]

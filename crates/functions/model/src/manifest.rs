@@ -15,6 +15,8 @@ use crate::isolation::{Mode, Preload, Runtime};
 pub const NAME_BYTES_MAX: usize = 64;
 /// Longest handler of a runtime of the function's own, as Lambda's.
 pub const HANDLER_BYTES_MAX: usize = 128;
+/// Smallest and largest `/tmp` of an instance; the largest is Lambda's.
+pub const SCRATCH_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=10 << 30;
 /// Most static hints.
 pub const HINTS_MAX: usize = unlade_s3::hint::OBJECTS_MAX;
 
@@ -56,6 +58,9 @@ pub struct Manifest {
     /// Memory limit of an instance.
     #[serde(default = "memory")]
     pub memory: ByteSize,
+    /// Size of an instance's `/tmp`, which is apart from its memory; the gateway's if absent.
+    #[serde(default)]
+    pub scratch: Option<ByteSize>,
     /// Timeout of an invocation.
     #[serde(default = "timeout", with = "unlade_config::duration")]
     pub timeout: Duration,
@@ -128,6 +133,7 @@ impl Manifest {
             runtime: Runtime::default(),
             tenant: None,
             memory: memory(),
+            scratch: None,
             timeout: timeout(),
             environment: BTreeMap::new(),
             role: None,
@@ -156,6 +162,9 @@ impl Manifest {
         }
         if self.memory.0 < 16 << 20 {
             return wrong("memory", "must be 16MiB at least");
+        }
+        if self.scratch.is_some_and(|scratch| !SCRATCH_BYTES.contains(&scratch.0)) {
+            return wrong("scratch", "must be 1MiB to 10GiB");
         }
         if self.timeout.is_zero() || self.timeout > Duration::from_secs(900) {
             return wrong("timeout", "must be more than 0s and 15m at most");
@@ -283,7 +292,7 @@ mod tests {
 
     #[test]
     fn everything_can_be_said() {
-        let text = "handler = \"a/b.handler\"\ntenant = \"t\"\nmemory = \"256MiB\"\ntimeout = \"5s\"\n\
+        let text = "handler = \"a/b.handler\"\ntenant = \"t\"\nmemory = \"256MiB\"\nscratch = \"1GiB\"\ntimeout = \"5s\"\n\
             isolation = \"qemu\"\nmode = \"prefetch\"\nwrites = \"early-reply\"\nconcurrency = 2\n\
             keep_alive = \"1m\"\nhints = [\"models/{/name}\"]\npackages = [\"/opt/x\"]\n\
             [preload]\nhandler = false\nmodules = [\"json\"]\n[environment]\nA = \"b\"\n\
@@ -301,6 +310,8 @@ mod tests {
             ("handler = \"app\"", "handler"),
             ("handler = \"../app.handler\"", "handler"),
             ("handler = \"a.b\"\nmemory = \"1MiB\"", "memory"),
+            ("handler = \"a.b\"\nscratch = \"1KiB\"", "scratch"),
+            ("handler = \"a.b\"\nscratch = \"11GiB\"", "scratch"),
             ("handler = \"a.b\"\ntimeout = \"1h\"", "timeout"),
             ("handler = \"a.b\"\ntenant = \"a b\"", "tenant"),
             ("handler = \"a.b\"\nconcurrency = 0", "concurrency"),

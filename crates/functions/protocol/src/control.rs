@@ -192,6 +192,12 @@ pub enum ControlHead {
         /// The part of `prefetch_us` after the function's request: not hidden.
         #[serde(default)]
         prefetch_waited_us: u64,
+        /// Bytes of texts and bodies that calls of the instance have brought since the reply before.
+        #[serde(default)]
+        received_bytes: u64,
+        /// Bytes of texts and bodies in calls of the instance since the reply before.
+        #[serde(default)]
+        sent_bytes: u64,
     },
     /// Worker: every write of the invocation has ended. Sent after a reply with pending writes,
     /// and on request.
@@ -336,6 +342,8 @@ mod tests {
                     pending_writes: 2,
                     prefetch_us: 40,
                     prefetch_waited_us: 3,
+                    received_bytes: 9,
+                    sent_bytes: 8,
                 },
                 bytes: vec![0; 9],
             },

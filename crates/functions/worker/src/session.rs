@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use unlade_guest_protocol::control::{ControlHead, WriteMode};
 use unlade_guest_protocol::region::SLOT_BYTES;
-use unlade_guest_protocol::{Frame, InvokeHead, Layout, ReplyHead};
+use unlade_guest_protocol::{Frame, InvokeHead, Layout, Operation, ReplyHead};
 use unlade_metrics::Event;
 use unlade_s3::Policy;
 use unlade_shm::Arena;
@@ -231,6 +231,10 @@ impl Session {
             let Some(submission) = submission else { break };
             taken += 1;
             bytes += u64::from(submission.body.bytes);
+            // The length of a READ is asked for, not sent.
+            let is_read = submission.operation == Operation::Read;
+            let body_bytes = if is_read { 0 } else { submission.body.bytes };
+            session_epoch.carry(0, u64::from(submission.meta_bytes) + u64::from(body_bytes));
             submit(&caller, &submission).await?;
         }
         self.tenant.turn.spend(taken as u32, bytes);
@@ -342,6 +346,7 @@ impl Session {
         }
         self.running = None;
         let timings = self.tenant.prefetches.end(&head.id);
+        let (received_bytes, sent_bytes) = session_epoch.take_carried();
         let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let pending = self.tenant.writeback.unsettled(&head.id);
         let said = ControlHead::Replied {
@@ -352,6 +357,8 @@ impl Session {
             pending_writes: u32::try_from(pending).unwrap_or(u32::MAX),
             prefetch_us: microseconds(timings.total),
             prefetch_waited_us: microseconds(timings.waited),
+            received_bytes,
+            sent_bytes,
         };
         if self.gateway.say_with(said, result).is_err() {
             return Err(

@@ -27,6 +27,9 @@ def handler(event, context):
     return scope.get('result')
 ";
 
+/// The directories of control groups that instances may be in.
+pub const CONTROLLERS: [&str; 6] = ["memory", "cpu", "cpuacct", "pids", "freezer", "unified"];
+
 /// The test environment; removed with everything in it.
 pub struct Bed {
     /// The function's directory, and others.
@@ -145,7 +148,7 @@ impl Bed {
     fn left(&self) -> Vec<String> {
         let mut left: Vec<String> =
             descendants().iter().map(|pid| format!("process {pid}: {}", command(*pid))).collect();
-        for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
+        for controller in CONTROLLERS {
             left.extend(self.groups(controller).iter().map(|group| format!("{group:?}")));
         }
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
