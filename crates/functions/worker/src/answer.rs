@@ -70,9 +70,7 @@ impl Answer {
             Answer::Result { .. } | Answer::Object { .. } | Answer::Chunk { .. } => CallEnd::Done,
             Answer::Http { end, .. } => *end,
             Answer::Refused => CallEnd::Refused,
-            Answer::Failed(Failed::Service { error, .. }) if *error == ServiceError::denied() => {
-                CallEnd::Denied
-            }
+            Answer::Failed(Failed::Service { error, .. }) if error.by_role => CallEnd::Denied,
             Answer::Failed(Failed::Service { .. }) => CallEnd::Service,
             Answer::Failed(Failed::Host { .. }) => CallEnd::Host,
             Answer::Again { .. } => return None,

@@ -70,6 +70,7 @@ pub mod cut;
 pub mod decode;
 pub mod fetch;
 pub mod flow;
+pub mod form;
 pub mod gateway;
 pub mod invalidation;
 pub mod journal;

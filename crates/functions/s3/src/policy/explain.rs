@@ -2,7 +2,8 @@
 
 use super::facts::{Environment, Facts};
 use super::services::{Action, Asked, Resource, arn};
-use super::{Decision, Policy, Question, STORE_ARN, statement};
+use super::needed::Question;
+use super::{Decision, Policy, STORE_ARN, statement};
 
 /// The policy whose statement decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,12 @@ impl Policy {
             of_service = asked(service, action, resource, &environment.region);
             &of_service
         };
-        let (decision, number, by_boundary) = self.answer(question, &facts);
+        self.explanation(self.answer(question, &facts))
+    }
+
+    /// The explanation of an answer ([`Policy::answer`]).
+    pub(super) fn explanation(&self, answer: (Decision, Option<usize>, bool)) -> Explanation {
+        let (decision, number, by_boundary) = answer;
         let (whose, statements) = match (by_boundary, &self.boundary) {
             (true, Some(boundary)) => (Whose::Boundary, boundary),
             _ => (Whose::Role, &self.statements),

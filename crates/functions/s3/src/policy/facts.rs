@@ -180,8 +180,8 @@ impl Facts {
         self.with("aws:SecureTransport", &has_tls.to_string())
     }
 
-    /// Adds the keys of an operation of S3. Fields that the holder of a presigned URL could add are
-    /// unknown.
+    /// Adds the keys of an operation of S3, except the version, which each of its objects has for
+    /// itself. Fields that the holder of a presigned URL could add are unknown.
     #[must_use]
     pub(super) fn of_operation(
         mut self,
@@ -196,7 +196,6 @@ impl Facts {
                 {
                     format!("s3:{name}")
                 }
-                Place::Query("versionId") => "s3:VersionId".to_owned(),
                 Place::Header(name) if is_key(name) => format!("s3:{}", name.to_lowercase()),
                 _ => continue,
             };
@@ -205,10 +204,6 @@ impl Facts {
                 (None | Some(Value::Null), true) => self.with_unknown(&key),
                 (Some(value), _) => self.with_value(&key, value),
             };
-        }
-        // The objects of a batch have versions of their own.
-        if operation.name == "DeleteObjects" {
-            self = self.with_unknown("s3:VersionId");
         }
         let location = parameters.get("CreateBucketConfiguration");
         match location.and_then(|own| own.get("LocationConstraint")) {
@@ -261,8 +256,6 @@ mod tests {
         assert_eq!(facts.find("s3:x-amz-server-side-encryption"), Found::Absent);
         let facts = of("PutObject", json!({"Bucket": "b", "Key": "k"}), true);
         assert_eq!(facts.find("s3:x-amz-server-side-encryption"), Found::Unknown);
-        let get = json!({"Bucket": "b", "Key": "k", "VersionId": "3"});
-        assert_eq!(of("GetObject", get, false).find("s3:versionid"), Found::Values(&["3".into()]));
         let here = json!({"Bucket": "b",
             "CreateBucketConfiguration": {"LocationConstraint": "eu-west-1"}});
         let facts = of("CreateBucket", here, false);

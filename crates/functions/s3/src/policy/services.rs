@@ -1,4 +1,4 @@
-//! Decisions about requests to services other than S3.
+//! Decisions about requests to services other than S3, and the reasons for those that are denied.
 //!
 //! The semantics are those of the parent. A resource is written as the last part of its ARN
 //! (`table/orders`), for every account and region, or as a whole ARN. An account that the request
@@ -114,18 +114,26 @@ impl Policy {
         for asked in all {
             let (decision, _, by_boundary) = self.answer(asked, &facts);
             if decision != Decision::Allowed {
-                let is_default = self.statements == Policy::of_store().statements;
-                let decides = match (by_boundary, &self.boundary) {
-                    (true, Some(boundary)) => boundary,
-                    _ => &self.statements,
-                };
-                let is_document = decides.iter().any(Statement::is_of_document);
-                let asked = asked.clone();
-                let not = NotAllowed { asked, decision, by_boundary, is_default, is_document };
-                return Err(Box::new(not));
+                return Err(Box::new(self.not_allowed(asked.clone(), decision, by_boundary)));
             }
         }
         Ok(())
+    }
+
+    /// The reason for a decision that is none to allow.
+    pub(super) fn not_allowed(
+        &self,
+        asked: Asked,
+        decision: Decision,
+        by_boundary: bool,
+    ) -> NotAllowed {
+        let is_default = self.statements == Policy::of_store().statements;
+        let decides = match (by_boundary, &self.boundary) {
+            (true, Some(boundary)) => boundary,
+            _ => &self.statements,
+        };
+        let is_document = decides.iter().any(Statement::is_of_document);
+        NotAllowed { asked, decision, by_boundary, is_default, is_document }
     }
 }
 

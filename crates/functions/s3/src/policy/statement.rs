@@ -89,6 +89,11 @@ impl<P> Selection<P> {
 pub(super) trait Question {
     /// Returns true if a pattern, in small letters, is about the action.
     fn is_action(&self, pattern: &[Token], sure: Sure) -> bool;
+    /// Returns true if a pattern of a permission in TOML covers the action, though it has another
+    /// name.
+    fn is_covered(&self, _: &[Token]) -> bool {
+        false
+    }
     /// Returns true if a pattern is about the resource.
     fn is_resource(&self, pattern: &ResourcePattern, facts: &Facts, sure: Sure) -> bool;
 }
@@ -104,7 +109,11 @@ impl Statement {
     pub(super) fn applies(&self, question: &dyn Question, facts: &Facts) -> bool {
         let allows = self.effect == Verdict::Allow;
         let sure = if allows { Sure::Almost } else { Sure::Possibly };
-        self.actions.holds(sure, |pattern, sure| question.is_action(pattern, sure))
+        let covers = allows && !self.is_of_document();
+        let is_action = |pattern: &Vec<Token>, sure| {
+            question.is_action(pattern, sure) || (covers && question.is_covered(pattern))
+        };
+        self.actions.holds(sure, is_action)
             && self.resources.holds(sure, |own, sure| question.is_resource(own, facts, sure))
             && match Is::all(self.conditions.iter().map(|condition| condition.holds(facts))) {
                 Is::Yes => true,
