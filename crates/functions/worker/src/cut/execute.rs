@@ -57,7 +57,7 @@ pub async fn act(caller: &Caller, head: &RequestHead, body: &Rc<Body>) -> Result
     let is_aws = caller.tenant.services.is_aws(service);
     let asked = resources::asked(service, is_aws, head, &told);
     let environment = caller.tenant.services.environment(service, head);
-    if let Err(not_allowed) = caller.policy.decide_on(&asked, &environment) {
+    if let Err(not_allowed) = caller.policy().decide_on(&asked, &environment) {
         let (answer, body) = denial::answer(head, &told, &not_allowed);
         let reader = Bytes::all(&caller.tenant.copies, &Body::from(body));
         let flow = Flow::new(Box::new(reader), caller.tenant.limits.window_slots);
