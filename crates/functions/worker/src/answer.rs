@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 use unlade_guest_protocol::AnswerHead;
 use unlade_metrics::CallEnd;
 use unlade_s3::Head;
-use unlade_s3::failure::ServiceError;
 
 use crate::flow::Filled;
 use crate::perform::Failed;
