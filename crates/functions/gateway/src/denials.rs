@@ -1,5 +1,6 @@
-//! Denied requests: counted by reason, and logged. The log has a bounded number of lines for each
-//! second, because anyone who reaches the gateway can cause them.
+//! Denied requests: counted by reason, and logged. The log has a bounded number of lines of each
+//! reason for each second, because anyone who reaches the gateway can cause them: a flood of one
+//! reason hides no other.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -10,18 +11,31 @@ use unlade_metrics::{Event, FnDenial, Meter};
 
 use crate::auth::Caller;
 
-/// Most lines in a [`WINDOW`].
+/// Most lines of a reason in a [`WINDOW`].
 const LINES_MAX: u32 = 20;
 /// Longest text of a caller in a line, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// See the [module](self).
+/// The lines of one reason.
 #[derive(Debug, Default)]
-pub struct Denials {
+struct Budget {
     begin: Cell<Option<Instant>>,
     lines: Cell<u32>,
     omitted: Cell<u64>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Denials {
+    /// One for each reason, in the order of [`FnDenial::ALL`].
+    budgets: Vec<Budget>,
+}
+
+impl Default for Denials {
+    fn default() -> Denials {
+        Denials { budgets: FnDenial::ALL.iter().map(|_| Budget::default()).collect() }
+    }
 }
 
 /// A denied request.
@@ -63,7 +77,7 @@ impl Denials {
     pub fn note(&self, meter: &Meter, refusal: &Refusal, denied: Denied<'_>) {
         let Some(reason) = reason(refusal) else { return };
         meter.add(Event::FnDenied(reason));
-        if let Some(omitted) = self.may_log(Instant::now()) {
+        if let Some(omitted) = self.may_log(reason, Instant::now()) {
             let (reason, why) = (reason.as_str(), refusal.message());
             let Denied { method, path, caller, peer } = denied;
             let (why, path) = (start(&why), start(path));
@@ -72,8 +86,16 @@ impl Denials {
         }
     }
 
-    /// Returns the number of lines omitted before, if a line may be logged now.
-    fn may_log(&self, now: Instant) -> Option<u64> {
+    /// Returns the number of lines of a reason that were omitted before, if a line may be logged
+    /// now.
+    fn may_log(&self, reason: FnDenial, now: Instant) -> Option<u64> {
+        let at = FnDenial::ALL.iter().position(|found| *found == reason)?;
+        self.budgets.get(at)?.take(now)
+    }
+}
+
+impl Budget {
+    fn take(&self, now: Instant) -> Option<u64> {
         if self.begin.get().is_none_or(|begin| now.saturating_duration_since(begin) >= WINDOW) {
             self.begin.set(Some(now));
             self.lines.set(0);
@@ -157,10 +179,18 @@ mod tests {
     #[test]
     fn the_log_has_a_bounded_number_of_lines_a_second() {
         let (denials, begin) = (Denials::default(), Instant::now());
-        let count = |at| (0..100).filter(|_| denials.may_log(at).is_some()).count();
+        let of = FnDenial::Missing;
+        let count = |at| (0..100).filter(|_| denials.may_log(of, at).is_some()).count();
         assert_eq!(count(begin), LINES_MAX as usize);
         assert_eq!(count(begin + WINDOW / 2), 0);
-        assert_eq!(denials.may_log(begin + WINDOW), Some(180));
-        assert_eq!(denials.may_log(begin + WINDOW), Some(0));
+        // A flood of one reason takes nothing from the others, and hides none of them.
+        for other in FnDenial::ALL.iter().filter(|reason| **reason != of) {
+            let lines = (0..30).filter_map(|_| denials.may_log(*other, begin + WINDOW / 2));
+            assert_eq!(lines.collect::<Vec<_>>(), [0; LINES_MAX as usize], "{other:?}");
+        }
+        assert_eq!(denials.may_log(of, begin + WINDOW), Some(180));
+        assert_eq!(denials.may_log(of, begin + WINDOW), Some(0));
+        let other = denials.may_log(FnDenial::Tenant, begin + WINDOW * 2);
+        assert_eq!(other, Some(10));
     }
 }

@@ -76,12 +76,14 @@ fn asked(service: &str, action: &str, resource: &str, region: &str) -> Asked {
             region: region.to_owned(),
             account: Some(account.to_owned()),
             name: name.to_owned(),
+            by_arn: true,
         },
         (None, name) => Resource::Named {
             service: service.to_ascii_lowercase(),
             region: region.to_owned(),
             account: None,
             name: name.to_owned(),
+            by_arn: false,
         },
     };
     Asked { action, resource }

@@ -173,11 +173,17 @@ impl Facts {
             }
             None => self.with_unknown("aws:EpochTime").with_unknown("aws:CurrentTime"),
         };
+        // The holder of a URL or form chooses the server and the transport.
         self = match region.as_str() {
-            "" => self.with_unknown("aws:RequestedRegion"),
-            region => self.with("aws:RequestedRegion", region),
+            region if !is_deferred && !region.is_empty() => {
+                self.with("aws:RequestedRegion", region)
+            }
+            _ => self.with_unknown("aws:RequestedRegion"),
         };
-        self.with("aws:SecureTransport", &has_tls.to_string())
+        match is_deferred {
+            true => self.with_unknown("aws:SecureTransport"),
+            false => self.with("aws:SecureTransport", &has_tls.to_string()),
+        }
     }
 
     /// Adds the keys of an operation of S3, except the version, which each of its objects has for
@@ -292,9 +298,13 @@ mod tests {
         assert_eq!(value("aws:epochtime"), "1700000000");
         assert_eq!(value("aws:securetransport"), "false");
         assert_eq!(value("aws:requestedregion"), "eu-west-1");
-        let later = Environment { is_deferred: true, region: String::new(), ..now };
-        let facts = Facts::default().in_environment(&later);
-        assert_eq!(facts.find("aws:currenttime"), Found::Unknown);
+        let nowhere = Environment { region: String::new(), ..now.clone() };
+        let facts = Facts::default().in_environment(&nowhere);
         assert_eq!(facts.find("aws:requestedregion"), Found::Unknown);
+        let later = Environment { is_deferred: true, ..now };
+        let facts = Facts::default().in_environment(&later);
+        for key in ["currenttime", "epochtime", "requestedregion", "securetransport"] {
+            assert_eq!(facts.find(&format!("aws:{key}")), Found::Unknown, "{key}");
+        }
     }
 }

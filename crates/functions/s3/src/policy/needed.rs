@@ -183,6 +183,7 @@ impl<'a> Question<'a> {
             region: String::new(),
             account: Some(String::new()),
             name: format!("{}{star}", self.resource),
+            by_arn: false,
         };
         Asked { action: Action::Named(self.action.to_owned()), resource }
     }

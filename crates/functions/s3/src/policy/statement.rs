@@ -5,7 +5,7 @@ use super::condition::Condition;
 use super::error::Decision;
 use super::facts::Facts;
 use super::operator::Is;
-use super::pattern::{self, Template, Token};
+use super::pattern::{self, Resolved, Template, Token};
 
 /// The effect of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,10 +145,10 @@ pub(super) fn judge<'a>(
 
 impl ArnPattern {
     /// Returns true if it is about a resource; `account` is `None` if the request does not name
-    /// it. Without a region the resource is in all regions, or has none.
+    /// it, and `name` tells whether a pattern matches its last part. Without a region the resource is in all regions, or has none.
     pub(super) fn matches(
         &self,
-        (service, region, account, name): (&str, &str, Option<&str>, &str),
+        (service, region, account, name): (&str, &str, Option<&str>, &dyn Fn(&[Token]) -> bool),
         facts: &Facts,
         sure: Sure,
     ) -> bool {
@@ -163,7 +163,12 @@ impl ArnPattern {
             ("", Sure::Certainly) => self.region.is_all() || is(&self.region, region),
             (region, _) => is(&self.region, region),
         };
-        is(&self.service, service) && is_region && is_account && is(&self.name, name)
+        let is_name = || match self.name.resolve(facts) {
+            Resolved::Pattern(pattern) => name(&pattern),
+            Resolved::Absent => false,
+            Resolved::Unknown => sure == Sure::Possibly,
+        };
+        is(&self.service, service) && is_region && is_account && is_name()
     }
 }
 

@@ -200,7 +200,21 @@ fn an_address_lets_its_holder_read() {
     let mut guest = bed.guest();
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
     guest.call("PutObject", object("a b"), b"shared").done();
-    let asked = json!({"Operation": "GetObject", "Parameters": object("a b"), "ExpiresIn": 60});
+    let mut asked = json!({"Operation": "GetObject", "Parameters": object("a b"), "ExpiresIn": 60});
+    for (operation, parameters) in [
+        ("GeneratePresignedUrl", asked.clone()),
+        ("GeneratePresignedPost", object("a b")),
+    ] {
+        let mut parameters = parameters;
+        parameters["SignatureVersion"] = json!("s3");
+        let refused = guest.call(operation, parameters, b"");
+        assert_eq!((refused.status, refused.code()), (Status::HostError, "Unsupported"));
+        let why = refused.meta["error"]["Message"].as_str().unwrap().to_owned();
+        assert!(why.contains("Config(signature_version=\"s3v4\")"), "{why}");
+    }
+    let four = guest.call("GeneratePresignedUrl", asked.clone(), b"").done();
+    assert!(four["Url"].as_str().unwrap().contains("X-Amz-Signature="), "{four:?}");
+    asked["SignatureVersion"] = json!("s3v4");
     let url = guest.call("GeneratePresignedUrl", asked, b"").done();
     let url = url["Url"].as_str().unwrap();
     let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
