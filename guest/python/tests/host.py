@@ -515,9 +515,9 @@ class BotoService:
             # As the host: with Version 4, or not at all.
             parameters = dict(parameters)
             version = parameters.pop("SignatureVersion", "s3v4")
-            if version != "s3v4":
+            if version not in ("s3v4", "v4"):
                 return host_failure("Unsupported", 'Config(signature_version="s3v4"): %s' % version)
-            region = (region[0] if isinstance(region, tuple) else region, version)
+            region = (region[0] if isinstance(region, tuple) else region, "s3v4")
         client = self.client(service, region)
         try:
             return self.call(client, operation, dict(parameters), body)

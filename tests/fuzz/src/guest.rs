@@ -1,7 +1,9 @@
 //! Messages from a function instance, its gateway and the store to the I/O worker. The first byte
 //! selects the sender.
 
-use unlade_guest_protocol::control::{ControlHead, Message};
+use unlade_fn_model::destination::Target;
+use unlade_fn_model::source::{Outcome, message};
+use unlade_guest_protocol::control::{ControlHead, Message, PerformEnd};
 use unlade_guest_protocol::frame::Deframer;
 use unlade_guest_protocol::{Completion, Extent, Frame, Header, Layout, Operation, Submission};
 use unlade_guest_protocol::{RequestHead, RequestMethod};
@@ -14,14 +16,29 @@ use unlade_s3::{Policy, Request};
 /// See the [module](self).
 pub fn guest(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
-    match kind % 7 {
+    match kind % 8 {
         0 => frames(data),
         1 => descriptors(data),
         2 => header(data),
         3 => control(data),
         4 => call(data),
         5 => answer(data),
-        _ => request(data),
+        6 => request(data),
+        _ => queue(data),
+    }
+}
+
+/// Messages of a queue become an event of their records; failures that a function reports are of the
+/// batch.
+fn queue(data: &[u8]) {
+    let Ok(queue) = Target::parse("arn:aws:sqs:us-east-1:123456789012:q") else { return };
+    let batch = message::received(data, &queue).unwrap_or_default();
+    let event = message::event(&batch);
+    assert!(event.starts_with(b"{\"Records\":[") && event.ends_with(b"]}"));
+    let records: usize = batch.iter().map(|message| message.record.len()).sum();
+    assert_eq!(event.len(), 14 + records + batch.len().saturating_sub(1));
+    if let Outcome::Handled { failed } = message::reported(data, &batch) {
+        assert!(failed.iter().all(|id| batch.iter().any(|message| message.id == *id)));
     }
 }
 
@@ -75,6 +92,14 @@ fn control(data: &[u8]) {
         assert!(taken <= data.len());
         if let ControlHead::Role { policy, .. } = &message.said {
             let _ = Policy::from_value(policy);
+        }
+        if let ControlHead::Perform { request, .. } = &message.said
+            && request.check().is_ok()
+        {
+            let line_end = |(name, value): &(String, String)| {
+                name.contains(['\r', '\n']) || value.contains(['\r', '\n'])
+            };
+            assert!(!request.headers.iter().any(line_end) && request.path.starts_with('/'));
         }
         for object in unlade_s3::hint::of_event(&message.bytes) {
             assert!(object.key.len() <= message.bytes.len());
@@ -181,6 +206,26 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let hint = Message { said: hint, bytes: event.to_vec() };
     hint.encode(&mut message).expect("a short message");
     add("control", 3, &message);
+    let request = RequestHead {
+        headers: vec![("x-amz-target".into(), "AmazonSQS.SendMessage".into())],
+        body_bytes: 2,
+        ..RequestHead::post("sqs", "us-east-1", "SendMessage")
+    };
+    let perform = ControlHead::Perform { call: 1, role: 2, request };
+    let mut message = Vec::new();
+    let perform = Message { said: perform, bytes: b"{}".to_vec() };
+    perform.encode(&mut message).expect("a short message");
+    add("perform", 3, &message);
+    let mut message = Vec::new();
+    let performed =
+        ControlHead::Performed { call: 1, end: PerformEnd::Answered { http_status: 200 } };
+    let performed = Message { said: performed, bytes: b"{\"Messages\":[]}".to_vec() };
+    performed.encode(&mut message).expect("a short message");
+    add("performed", 3, &message);
+    let received = br#"{"Messages":[{"MessageId":"m","ReceiptHandle":"r","Body":"b",
+        "Attributes":{"SenderId":"s"},"MessageAttributes":{"a":{"StringValue":"v"}}}],
+        "batchItemFailures":[{"itemIdentifier":"m"}]}"#;
+    add("queue", 7, received);
     let put = br#"{"service":"s3","operation":"PutObject","parameters":{"Bucket":"b","Key":"a/ b",
         "Metadata":{"a":"b"},"Expires":{"$instant":"2026-01-02T03:04:05Z"}},"body_bytes":3,
         "inline":true}"#;

@@ -10,6 +10,7 @@ pub mod client;
 pub mod counters;
 pub mod direct;
 pub mod functions;
+pub mod moto;
 pub mod play;
 pub mod pool;
 pub mod servers;

@@ -2,10 +2,11 @@
 
 use crate::Family;
 use crate::label::{
-    AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, Direction,
-    Fallback, FinalClass, FnDenial, FnRuntime, Health, Label, Mode, OffloadRefusal, PrefetchEnd,
-    RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult,
-    SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
+    AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, DeliveryResult,
+    Direction, EventEnd, Fallback, FinalClass, FnDenial, FnRuntime, Health, Label, MessageEnd,
+    Mode, OffloadRefusal, PerformResult, PollResult, PrefetchEnd, RefusedConnection,
+    RequestHeadReason, RequestReason, ResponseReason, RuleResult, SealingRefusal, SidecarFailure,
+    StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -411,6 +412,9 @@ events! {
     /// A request to a service other than S3 was refused before its role was asked
     HostioServiceRefused(reason: CutRefusal) => "unlade_hostio_service_requests_refused",
         "Requests to services other than S3 refused before they were signed, by reason.";
+    /// A request on behalf of a function ended
+    HostioPerformed(result: PerformResult) => "unlade_hostio_performed",
+        "Requests to services that the gateway made on behalf of functions, by result.";
     /// A call of a function was completed
     HostioCall(end: CallEnd) => "unlade_hostio_calls",
         "Calls of functions, by result.";
@@ -494,12 +498,27 @@ events! {
     /// A request was not authenticated, or its key does not permit the operation
     FnDenied(reason: FnDenial) => "unlade_fn_requests_denied",
         "Requests without a valid signature or without the right, by reason.";
+    /// A denied request has no line in the log, because many of its reason were logged just before
+    FnDenialUnlogged(reason: FnDenial) => "unlade_fn_denials_unlogged",
+        "Denied requests without a line in the log, by reason.";
     /// A deployment, or a function of the directory, was not served
     FnDeployRefused => "unlade_fn_deployments_refused",
         "Functions that could not be imported, or whose settings are not permitted.";
-    /// An accepted event failed permanently
+    /// An accepted event failed permanently, and no destination is told
     FnEventLost => "unlade_fn_events_lost",
-        "Accepted events given up after their last attempt.";
+        "Accepted events that failed, without a destination that is told.";
+    /// An accepted event ended
+    FnEventEnded(end: EventEnd) => "unlade_fn_events_ended",
+        "Accepted events that ended, by end.";
+    /// An attempt was made to send the end of an event to a destination
+    FnDelivery(result: DeliveryResult) => "unlade_fn_deliveries",
+        "Attempts to send the ends of events to destinations, by result.";
+    /// A queue was asked for messages
+    FnPoll(result: PollResult) => "unlade_fn_source_polls",
+        "Requests for messages of queues that feed functions, by result.";
+    /// A message of a queue ended
+    FnMessage(end: MessageEnd) => "unlade_fn_source_messages",
+        "Messages of queues that feed functions, by end.";
     /// An instance was started from scratch
     FnStartCold => "unlade_fn_starts_cold",
         "Instances started from scratch.";

@@ -123,6 +123,80 @@ labels! {
 }
 
 labels! {
+    /// The result of a request to a service on behalf of a function.
+    PerformResult: "result" {
+        /// The service did it.
+        Done => "done",
+        /// The service answered with an error.
+        Service => "service_error",
+        /// The role does not allow it.
+        Denied => "denied",
+        /// The worker had no room for another one.
+        Busy => "busy",
+        /// It was refused, or the service could not be reached.
+        Failed => "failed",
+    }
+}
+
+labels! {
+    /// The end of an accepted event.
+    EventEnd: "end" {
+        /// Its function succeeded.
+        Success => "success",
+        /// Its function failed in the last attempt.
+        RetriesExhausted => "retries_exhausted",
+        /// It became too old.
+        AgeExceeded => "age_exceeded",
+        /// Its function is not there any more.
+        Absent => "absent",
+    }
+}
+
+labels! {
+    /// The result of an attempt to send an event's end to a destination.
+    DeliveryResult: "result" {
+        /// The destination has it.
+        Delivered => "delivered",
+        /// The destination refused it, or could not be reached: it is sent again.
+        Failed => "failed",
+        /// The function's role does not allow it: it is sent again.
+        Denied => "denied",
+        /// It is longer than a destination takes: it is given up.
+        TooLong => "too_long",
+        /// The function is not there any more, or the last attempt has failed: it is given up.
+        Lost => "lost",
+    }
+}
+
+labels! {
+    /// The result of a request for messages of a queue.
+    PollResult: "result" {
+        /// There were messages.
+        Messages => "messages",
+        /// There was none.
+        Empty => "empty",
+        /// The function's role does not allow it.
+        Denied => "denied",
+        /// The queue could not be asked, or answered with an error.
+        Failed => "failed",
+    }
+}
+
+labels! {
+    /// The end of a message that was received from a queue.
+    MessageEnd: "end" {
+        /// Its function has handled it, and it was deleted.
+        Deleted => "deleted",
+        /// Its function has failed: it becomes visible again after its time.
+        Left => "left",
+        /// It was not handled: it was made visible again.
+        Released => "released",
+        /// It was handled, and could not be deleted: it comes again.
+        Undeleted => "undeleted",
+    }
+}
+
+labels! {
     /// The reason why a request to a gateway of functions was denied.
     FnDenial: "reason" {
         /// It has no signature.

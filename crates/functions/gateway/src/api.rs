@@ -232,7 +232,7 @@ fn find(
 }
 
 /// A random number from 0 up to but not including 1.
-fn draw() -> f64 {
+pub(crate) fn draw() -> f64 {
     const BITS: u32 = 53;
     // The version and the variant of a UUID are in its other bits.
     let (_, low) = uuid::Uuid::new_v4().as_u64_pair();
@@ -268,7 +268,10 @@ async fn invocation(
     match kind {
         InvocationType::DryRun => Ok(json_reply(204, "")),
         InvocationType::Event => {
-            let number = api.events.accept(&api.host, &function, event.into()).await?;
+            let qualifier = Reference::parse(place.0, place.1)?.qualifier;
+            let accepted =
+                api.events.accept(&api.host, &function, qualifier.as_ref(), event.into());
+            let number = accepted.await?;
             let mut reply = json_reply(202, "");
             set(&mut reply, "x-amzn-requestid", &number);
             Ok(reply)

@@ -1,6 +1,6 @@
 //! Denied requests: counted by reason, and logged. The log has a bounded number of lines of each
 //! reason for each second, because anyone who reaches the gateway can cause them: a flood of one
-//! reason hides no other.
+//! reason hides no other. Denials without a line are counted.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -77,13 +77,15 @@ impl Denials {
     pub fn note(&self, meter: &Meter, refusal: &Refusal, denied: Denied<'_>) {
         let Some(reason) = reason(refusal) else { return };
         meter.add(Event::FnDenied(reason));
-        if let Some(omitted) = self.may_log(reason, Instant::now()) {
-            let (reason, why) = (reason.as_str(), refusal.message());
-            let Denied { method, path, caller, peer } = denied;
-            let (why, path) = (start(&why), start(path));
-            let caller = caller.map(ToString::to_string);
-            tracing::warn!(reason, %peer, caller, method, path, omitted, "request denied: {why}");
-        }
+        let Some(omitted) = self.may_log(reason, Instant::now()) else {
+            meter.add(Event::FnDenialUnlogged(reason));
+            return;
+        };
+        let (reason, why) = (reason.as_str(), refusal.message());
+        let Denied { method, path, caller, peer } = denied;
+        let (why, path) = (start(&why), start(path));
+        let caller = caller.map(ToString::to_string);
+        tracing::warn!(reason, %peer, caller, method, path, omitted, "request denied: {why}");
     }
 
     /// Returns the number of lines of a reason that were omitted before, if a line may be logged
@@ -112,6 +114,37 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two floods, and a single denial behind each of them.
+    #[test]
+    fn a_denial_without_a_line_is_counted_by_its_reason() {
+        let (denials, meter, lines) = (Denials::default(), Meter::new(), Lines::default());
+        let peer = "192.0.2.1:7".parse().unwrap();
+        let denied = Denied { method: "GET", path: "/x", caller: None, peer };
+        let of = |denial: Denial| Refusal::Denied(denial, "no".to_owned());
+        // Long floods: however slow the machine is, most of their lines are of one window.
+        let floods = [(Denial::Missing, FnDenial::Missing), (Denial::Expired, FnDenial::Expired)];
+        let count = 10_000;
+        tracing::subscriber::with_default(lines.clone(), || {
+            for (denial, _) in floods {
+                (0..count).for_each(|_| denials.note(&meter, &of(denial), denied));
+            }
+            denials.note(&meter, &of(Denial::Signature), denied);
+        });
+        let lines = lines.0.lock().unwrap();
+        let of_reason = |reason: FnDenial| {
+            let word = format!("reason={:?}", reason.as_str());
+            lines.iter().filter(|line| line.contains(&word)).count() as u64
+        };
+        for (_, reason) in floods {
+            let unlogged = meter.value(Event::FnDenialUnlogged(reason));
+            assert!(unlogged > 0, "{reason:?}");
+            assert_eq!(of_reason(reason) + unlogged, count, "{reason:?}");
+            assert_eq!(meter.value(Event::FnDenied(reason)), count, "{reason:?}");
+        }
+        assert_eq!(of_reason(FnDenial::Signature), 1);
+        assert_eq!(meter.value(Event::FnDenialUnlogged(FnDenial::Signature)), 0);
+    }
 
     /// The text of events, for as long as it is the subscriber.
     #[derive(Clone, Default)]

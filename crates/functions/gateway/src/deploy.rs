@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use time::OffsetDateTime;
@@ -267,6 +268,7 @@ pub fn edition(manifest: Manifest, code: u64, archive: &[u8], stamp: &Stamp) -> 
         description: String::new(),
         modified: stamp.time.clone(),
         revision: stamp.revision.clone(),
+        dead_letter: None,
     }
 }
 
@@ -284,10 +286,20 @@ pub fn stamp() -> Stamp {
 
 /// A time in UTC, as in [`Stamp`].
 pub fn time_text(time: OffsetDateTime) -> String {
-    const FORMAT: &[FormatItem<'static>] = format_description!(
-        "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]+0000"
-    );
+    time_utc(time) + "+0000"
+}
+
+/// A time in UTC with milliseconds, without a zone.
+pub fn time_utc(time: OffsetDateTime) -> String {
+    const FORMAT: &[FormatItem<'static>] =
+        format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]");
     time.format(FORMAT).unwrap_or_default()
+}
+
+/// A time in milliseconds since the UNIX epoch; 0 for one before it.
+pub fn time_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The time of the last change of a function's manifest in the operator's directory.

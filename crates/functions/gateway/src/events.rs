@@ -1,30 +1,32 @@
-//! Asynchronous invocations: stored in files until they have been executed, so that an accepted
-//! one is executed at least once, even if the gateway ends (as Lambda's asynchronous ones).
+//! Asynchronous invocations: stored in files until they have ended, so that an accepted one is executed
+//! at least once, even if the gateway ends (as Lambda's asynchronous ones). [`delivery`] sends their
+//! ends to destinations.
+//!
+//! [`delivery`]: crate::delivery
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use time::OffsetDateTime;
+use unlade_fn_model::asynchronous::{self, Condition, Ended, Next, Response, Tried};
+use unlade_fn_model::destination::Target;
 use unlade_fn_model::lambda::Refusal;
+use unlade_fn_model::lifecycle::{EventConfig, Qualifier, Version};
 use unlade_fn_model::pool::Refused;
-use unlade_metrics::Event;
+use unlade_metrics::{Event, EventEnd};
 
+use crate::delivery;
+use crate::deploy::{time_ms, time_utc};
+use crate::event_file::{AcceptedEvent, EventState};
 use crate::function::Function;
 use crate::host::Host;
 use crate::invoke::{invoke, uuid};
 
-/// Most accepted invocations that have not been executed.
+/// Most accepted invocations that have not ended.
 pub const EVENTS_MAX: usize = 10_000;
-/// Attempts of an invocation whose function fails: one, and two retries, as in Lambda.
-const ATTEMPTS_MAX: u32 = 3;
-/// Wait before the second attempt; doubled before the next.
-const PAUSE: Duration = Duration::from_secs(1);
-/// Wait before another attempt to get an instance.
-const THROTTLED_PAUSE: Duration = Duration::from_millis(500);
-/// Attempts to get an instance.
-const THROTTLED_MAX: u32 = 7200;
 
 /// The queue of asynchronous invocations, in a directory.
 pub struct Events {
@@ -51,24 +53,30 @@ impl Events {
         self: &Rc<Events>,
         host: &Rc<Host>,
         function: &Function,
+        qualifier: Option<&Qualifier>,
         event: Vec<u8>,
     ) -> Result<String, Refusal> {
         if self.count.get() >= EVENTS_MAX {
             return Err(Refusal::Throttled(Refused::Concurrency));
         }
         self.count.set(self.count.get() + 1);
-        let number = uuid();
-        let path = self.directory.join(&number);
-        let name = format!("{}/{}", function.tenant.name, function.key());
-        let (function, bytes) = (name.clone(), event.clone());
-        let file = path.clone();
-        let written = tokio::task::spawn_blocking(move || write(&file, &name, &bytes)).await;
-        if let Err(error) = written.unwrap_or_else(|error| Err(io::Error::other(error))) {
+        let state = EventState {
+            tenant: Some(function.tenant.name.clone()),
+            function: function.key(),
+            qualifier: qualifier.map(ToString::to_string),
+            accepted_ms: time_ms(SystemTime::now()),
+            failures: 0,
+            ended: None,
+            pending: Vec::new(),
+        };
+        let accepted = AcceptedEvent { path: self.directory.join(uuid()), state, event };
+        if let Err(error) = accepted.store().await {
             self.count.set(self.count.get() - 1);
             return Err(Refusal::Service(format!("the event cannot be kept: {error}")));
         }
+        let number = accepted.number().to_owned();
         let (events, host) = (self.clone(), host.clone());
-        tokio::task::spawn_local(async move { events.make(&host, &path, &function, event).await });
+        tokio::task::spawn_local(async move { events.make(&host, accepted).await });
         Ok(number)
     }
 
@@ -81,60 +89,34 @@ impl Events {
         for entry in fs::read_dir(&self.directory)? {
             let path = entry?.path();
             if path.extension().is_some() {
-                // The file is incomplete: the invocation was never accepted.
+                // The file is incomplete: the invocation was never accepted, or has another file.
                 fs::remove_file(&path)?;
                 continue;
             }
-            let bytes = fs::read(&path)?;
-            let Some(at) = bytes.iter().position(|byte| *byte == b'\n') else {
-                tracing::error!(path = %path.display(), "is no event, and left alone");
-                continue;
+            let accepted = match AcceptedEvent::read(&path) {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::error!(%error, path = %path.display(), "is no event, and left alone");
+                    continue;
+                }
             };
-            let function = String::from_utf8_lossy(&bytes[..at]).into_owned();
-            let event = bytes[at + 1..].to_vec();
             self.count.set(self.count.get() + 1);
             replayed += 1;
             let (events, host) = (self.clone(), host.clone());
-            tokio::task::spawn_local(async move {
-                events.make(&host, &path, &function, event).await;
-            });
+            tokio::task::spawn_local(async move { events.make(&host, accepted).await });
         }
         Ok(replayed)
     }
 
-    async fn make(&self, host: &Rc<Host>, path: &Path, function: &str, event: Vec<u8>) {
-        let (mut failures, mut throttled) = (0, 0);
-        loop {
-            // Another tenant may own the name meanwhile; earlier releases did not record the
-            // tenant.
-            let (tenant, name) = match function.split_once('/') {
-                Some((tenant, name)) => (Some(tenant), name),
-                None => (None, function),
-            };
-            let is_it = |found: &Rc<Function>| tenant.is_none_or(|own| found.tenant.name == own);
-            let Some(found) = host.function(name).filter(is_it) else {
-                tracing::warn!(function, "an event's function is not there any more");
-                break;
-            };
-            match invoke(host, &found, event.clone(), Vec::new()).await {
-                Ok(answer) if !answer.is_error => break,
-                Err(
-                    Refusal::Reserved(_)
-                    | Refusal::Throttled(Refused::Concurrency | Refused::Waited | Refused::Memory),
-                ) if throttled < THROTTLED_MAX => {
-                    throttled += 1;
-                    tokio::time::sleep(THROTTLED_PAUSE).await;
-                    continue;
-                }
-                Ok(_) | Err(_) => failures += 1,
-            }
-            if failures >= ATTEMPTS_MAX {
-                host.meter.add(Event::FnEventLost);
-                tracing::error!(function, path = %path.display(), "an event has failed for good");
-                break;
-            }
-            tokio::time::sleep(PAUSE * 2_u32.pow(failures - 1)).await;
+    /// Executes an event until it has ended, and sends its end to its destinations.
+    async fn make(&self, host: &Rc<Host>, mut accepted: AcceptedEvent) {
+        if accepted.state.ended.is_none() && execute(host, &mut accepted).await {
+            accepted.keep().await;
         }
+        if !accepted.state.pending.is_empty() {
+            delivery::deliver(host, &mut accepted).await;
+        }
+        let path = &accepted.path;
         if let Err(error) = fs::remove_file(path) {
             tracing::error!(%error, path = %path.display(), "an event will be made again");
         }
@@ -142,14 +124,105 @@ impl Events {
     }
 }
 
-fn write(path: &Path, function: &str, event: &[u8]) -> io::Result<()> {
-    let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
-    file.write_all(function.as_bytes())?;
-    file.write_all(b"\n")?;
-    file.write_all(event)?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)?;
-    let directory = path.parent().ok_or_else(|| io::Error::other("no directory"))?;
-    File::open(directory)?.sync_all()
+/// The configuration of an event, as it is now, and the dead-letter queue of its function.
+fn configured(
+    host: &Host,
+    function: &Function,
+    state: &EventState,
+) -> (EventConfig, Option<Target>) {
+    let Some(record) = host.registry.get(&function.name).filter(|_| function.is_deployed) else {
+        return Default::default();
+    };
+    let latest = Version::Latest.to_string();
+    let config = record.event_configs.get(state.qualifier.as_ref().unwrap_or(&latest));
+    let edition = record.edition(function.version);
+    let dead_letter = edition.and_then(|edition| edition.dead_letter.clone());
+    (config.cloned().unwrap_or_default(), dead_letter)
+}
+
+/// The time since the acceptance of an event.
+fn age(state: &EventState) -> Duration {
+    Duration::from_millis(time_ms(SystemTime::now()).saturating_sub(state.accepted_ms))
+}
+
+/// Tries an event until it has ended; returns true if a destination is to be told.
+async fn execute(host: &Rc<Host>, accepted: &mut AcceptedEvent) -> bool {
+    let (mut throttled, mut response) = (0, None);
+    loop {
+        let Some(found) = delivery::function(host, &accepted.state) else {
+            let function = &accepted.state.function;
+            tracing::warn!(function, "an event's function is not there any more");
+            host.meter.add(Event::FnEventEnded(EventEnd::Absent));
+            return false;
+        };
+        let (config, _) = configured(host, &found, &accepted.state);
+        if age(&accepted.state) > config.age_max() {
+            return end(host, accepted, &found, Condition::EventAgeExceeded, response);
+        }
+        let (tried, own) = attempt(host, &found, &accepted.event).await;
+        match tried {
+            Tried::Done => {}
+            Tried::Failed => accepted.state.failures += 1,
+            Tried::Throttled => throttled += 1,
+        }
+        response = Some(own);
+        let counts = (accepted.state.failures, throttled);
+        match asynchronous::next(&config, tried, counts, age(&accepted.state)) {
+            Next::End(condition) => return end(host, accepted, &found, condition, response),
+            Next::Again(pause) => {
+                if tried == Tried::Failed {
+                    accepted.keep().await;
+                }
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+}
+
+async fn attempt(host: &Rc<Host>, function: &Rc<Function>, event: &[u8]) -> (Tried, Response) {
+    match invoke(host, function, event.to_vec(), Vec::new()).await {
+        Ok(answer) => {
+            let tried = if answer.is_error { Tried::Failed } else { Tried::Done };
+            let text = String::from_utf8_lossy(&answer.result).into_owned();
+            (tried, Response { status: 200, is_function_error: answer.is_error, text })
+        }
+        Err(refusal) => {
+            let is_throttled = matches!(
+                refusal,
+                Refusal::Reserved(_)
+                    | Refusal::Throttled(Refused::Concurrency | Refused::Waited | Refused::Memory)
+            );
+            let tried = if is_throttled { Tried::Throttled } else { Tried::Failed };
+            let (status, text) = (refusal.status(), refusal.message());
+            (tried, Response { status, is_function_error: false, text })
+        }
+    }
+}
+
+/// Ends an event; returns true if a destination is to be told.
+fn end(
+    host: &Host,
+    accepted: &mut AcceptedEvent,
+    function: &Function,
+    condition: Condition,
+    response: Option<Response>,
+) -> bool {
+    let (config, dead_letter) = configured(host, function, &accepted.state);
+    host.meter.add(Event::FnEventEnded(match condition {
+        Condition::Success => EventEnd::Success,
+        Condition::RetriesExhausted => EventEnd::RetriesExhausted,
+        Condition::EventAgeExceeded => EventEnd::AgeExceeded,
+    }));
+    let state = &mut accepted.state;
+    state.pending = asynchronous::destinations(&config, dead_letter.as_ref(), condition);
+    if condition != Condition::Success && state.pending.is_empty() {
+        host.meter.add(Event::FnEventLost);
+        let (function, path) = (&state.function, accepted.path.display());
+        tracing::error!(function, %path, condition = condition.name(), "an event has failed for good");
+    }
+    let attempts = state.failures + u32::from(condition == Condition::Success);
+    let timestamp = format!("{}Z", time_utc(OffsetDateTime::now_utc()));
+    let version = function.version.to_string();
+    state.ended = Some(Ended { condition, timestamp, attempts, version, response });
+    !state.pending.is_empty()
 }

@@ -25,6 +25,7 @@ use crate::deploy::{self, Revision};
 use crate::function::{Function, key};
 use crate::permit;
 use crate::registry::Registry;
+use crate::sources::Sources;
 use crate::store::Access;
 use crate::tenant::relay;
 use crate::tenants::Tenants;
@@ -90,6 +91,8 @@ pub struct Host {
     alive: RefCell<Vec<Weak<Function>>>,
     /// The rules for each tenant's functions.
     rules: RefCell<BTreeMap<String, TenantConfig>>,
+    /// Queues that feed functions.
+    pub sources: Sources,
     /// The keys of callers; `None` without authentication.
     pub keys: RefCell<Option<Keys>>,
     /// Permits of functions that are being tried.
@@ -131,6 +134,7 @@ impl Host {
             tenants,
             alive: RefCell::default(),
             rules: RefCell::new(rules),
+            sources: Sources::default(),
             keys: RefCell::default(),
             trials,
             uploads: Semaphore::new(UPLOADS_MAX),
@@ -303,8 +307,8 @@ impl Host {
         }
     }
 
-    /// Serves the versions of a function's record, and no others. A version that cannot be served
-    /// is logged and omitted.
+    /// Serves the versions of a function's record, and no others, and takes messages of its queues. A
+    /// version that cannot be served is logged and omitted.
     pub fn reconcile(self: &Rc<Host>, name: &str) {
         let record = self.registry.get(name);
         let is_due = |function: &Rc<Function>| {
@@ -317,6 +321,7 @@ impl Host {
         for function in self.functions().iter().filter(|function| !is_due(function)) {
             self.remove(&function.key());
         }
+        self.sources.apply(name, record.as_deref());
         let Some(record) = record else { return };
         for (version, edition) in record.editions() {
             match self.function(&key(name, version)) {

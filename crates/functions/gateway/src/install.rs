@@ -136,8 +136,10 @@ async fn deploy_unpacked(
         tokio::task::spawn_blocking(move || deploy::edition(manifest, number, &own, &stamp)).await;
     let edition = edition.map_err(|error| Refusal::Service(error.to_string()))?;
     let tenant = revision.tenant;
-    install(host, caller, name, &tenant, edition, |before, edition| match before {
+    install(host, caller, name, &tenant, edition, |before, mut edition| match before {
         Some(mut record) => {
+            // No manifest has it: it stays as it was.
+            edition.dead_letter.clone_from(&record.latest.dead_letter);
             record.tenant.clone_from(&tenant);
             record.update(edition, None)?;
             Ok(record)

@@ -28,7 +28,9 @@
 //! - [`lambda_api`]: Lambda's API for the life cycle of functions; [`registry`]: their records, in
 //!   files of [`record_file`];
 //! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`events`]:
-//!   asynchronous invocations;
+//!   asynchronous invocations, in files of [`event_file`], whose ends [`delivery`] sends on;
+//! - [`sources`]: queues that feed functions; [`behalf`]: calls of services on behalf of a function, with
+//!   the requests of [`service_request`];
 //! - [`host`]: all functions, and the execution of the pool's actions; [`function`]: one function;
 //!   [`attached_instance`]: one instance, started and attached;
 //! - [`tenants`]: all tenants and their workers; [`worker`]: a worker's process, restarted when it
@@ -47,11 +49,14 @@ pub mod api;
 pub mod archive;
 pub mod attached_instance;
 pub mod auth;
+pub mod behalf;
 pub mod child;
 pub mod config;
 pub mod credentials;
+pub mod delivery;
 pub mod denials;
 pub mod deploy;
+pub mod event_file;
 pub mod events;
 pub mod function;
 pub mod guest;
@@ -67,6 +72,10 @@ pub mod registry;
 pub mod request;
 pub mod role_document;
 pub mod serve;
+pub mod service_request;
+pub mod source_queue;
+pub mod source_task;
+pub mod sources;
 pub mod store;
 pub mod tenant;
 pub mod tenants;

@@ -10,8 +10,8 @@ use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
-use unlade_guest_protocol::HandlerStatus;
-use unlade_guest_protocol::control::{ControlHead, FailedWrite, Message};
+use unlade_guest_protocol::control::{ControlHead, FailedWrite, Message, PerformEnd};
+use unlade_guest_protocol::{HandlerStatus, RequestHead};
 use unlade_runtime::descriptors::send_with;
 
 /// A message of a worker about an instance.
@@ -44,6 +44,9 @@ pub struct Reply {
     pub result: Vec<u8>,
 }
 
+/// The end of a request on behalf of a function, and the body of its answer.
+pub type Performed = (PerformEnd, Vec<u8>);
+
 /// Limit of the bytes that are written together in one batch.
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -58,6 +61,9 @@ pub struct Link {
     instances: RefCell<HashMap<u64, mpsc::UnboundedSender<InstanceEvent>>>,
     /// Receivers of the results of pending writes, by invocation.
     settles: RefCell<HashMap<String, oneshot::Sender<Vec<FailedWrite>>>>,
+    /// Receivers of the ends of requests on behalf of functions, by number.
+    performs: RefCell<HashMap<u64, oneshot::Sender<Performed>>>,
+    next_perform: Cell<u64>,
     is_lost: Cell<bool>,
     closed: Notify,
 }
@@ -70,6 +76,8 @@ impl Link {
             outgoing,
             instances: RefCell::default(),
             settles: RefCell::default(),
+            performs: RefCell::default(),
+            next_perform: Cell::new(1),
             is_lost: Cell::new(false),
             closed: Notify::new(),
         });
@@ -109,6 +117,7 @@ impl Link {
             let _ = heard.send(InstanceEvent::Gone(format!("the I/O worker is gone: {why}")));
         }
         self.settles.borrow_mut().clear();
+        self.performs.borrow_mut().clear();
         self.closed.notify_waiters();
     }
 
@@ -122,6 +131,25 @@ impl Link {
     pub fn say_with(&self, said: ControlHead, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) {
         let message = Message { said, bytes };
         let _ = self.outgoing.send(Outgoing { message, descriptors });
+    }
+
+    /// Has a request performed with the rights of a role and the worker's keys; returns its end, and
+    /// the body of its answer. A lost connection is a failure: whether the service has got the request
+    /// is unknown then.
+    pub async fn perform(&self, role: u64, request: RequestHead, body: Vec<u8>) -> Performed {
+        let lost = || {
+            let why = "the I/O worker is gone".to_owned();
+            (PerformEnd::Failed { why }, Vec::new())
+        };
+        if self.is_lost.get() {
+            return lost();
+        }
+        let call = self.next_perform.get();
+        self.next_perform.set(call + 1);
+        let (sender, performed) = oneshot::channel();
+        self.performs.borrow_mut().insert(call, sender);
+        self.say_with(ControlHead::Perform { call, role, request }, body, Vec::new());
+        performed.await.unwrap_or_else(|_| lost())
     }
 
     /// Receives the messages about an instance from now on.
@@ -175,6 +203,12 @@ impl Link {
             ControlHead::Settled { invocation, failed } => {
                 if let Some(sender) = self.settles.borrow_mut().remove(&invocation) {
                     let _ = sender.send(failed);
+                }
+            }
+            ControlHead::Performed { call, end } => {
+                if let Some(sender) = self.performs.borrow_mut().remove(&call) {
+                    // The end of a request that nobody waits for any more is dropped.
+                    let _ = sender.send((end, bytes));
                 }
             }
             ControlHead::Refused { instance: Some(instance), reason, .. } => {
@@ -244,6 +278,46 @@ mod tests {
     use tokio::task::LocalSet;
 
     use super::*;
+
+    /// A worker that answers requests out of order, and goes away before it has answered all.
+    #[tokio::test]
+    async fn ends_of_requests_reach_those_who_wait_and_a_lost_worker_is_a_failure() {
+        let within = LocalSet::new();
+        let (stream, mut worker) = UnixStream::pair().unwrap();
+        let test = async {
+            let link = Link::new(stream);
+            let request = |operation| crate::service_request::queue("us-east-1", operation);
+            let first = link.perform(1, request("SendMessage"), b"1".to_vec());
+            let second = link.perform(1, request("SendMessage"), b"2".to_vec());
+            let third = link.perform(1, request("SendMessage"), b"3".to_vec());
+            let answers = async {
+                let (mut input, mut asked) = (Vec::new(), Vec::new());
+                while asked.len() < 3 {
+                    worker.read_buf(&mut input).await.unwrap();
+                    while let Some((message, taken)) = Message::decode(&input).unwrap() {
+                        input.drain(..taken);
+                        let ControlHead::Perform { call, .. } = message.said else { panic!() };
+                        asked.push((call, message.bytes));
+                    }
+                }
+                for (call, bytes) in asked.iter().rev().filter(|(_, bytes)| bytes != b"3") {
+                    let end = PerformEnd::Answered { http_status: 200 };
+                    let said = ControlHead::Performed { call: *call, end };
+                    let mut out = Vec::new();
+                    Message { said, bytes: bytes.clone() }.encode(&mut out).unwrap();
+                    tokio::io::AsyncWriteExt::write_all(&mut worker, &out).await.unwrap();
+                }
+                drop(worker);
+            };
+            let (first, second, third, ()) = tokio::join!(first, second, third, answers);
+            assert_eq!((first.1.as_slice(), second.1.as_slice()), (&b"1"[..], &b"2"[..]));
+            assert!(matches!(third.0, PerformEnd::Failed { .. }), "{third:?}");
+            let late = link.perform(1, request("SendMessage"), Vec::new()).await;
+            assert!(matches!(late.0, PerformEnd::Failed { .. }), "{late:?}");
+            assert!(link.performs.borrow().is_empty());
+        };
+        within.run_until(test).await;
+    }
 
     #[tokio::test]
     async fn who_does_not_listen_any_more_is_forgotten() {

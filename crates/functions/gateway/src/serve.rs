@@ -33,6 +33,7 @@ use crate::events::Events;
 use crate::function::Function;
 use crate::guest;
 use crate::host::Host;
+use crate::source_task;
 use crate::store::{Access, Store};
 use crate::tenant::{Tenant, write_private};
 use crate::tenants::{Own, Tenants};
@@ -127,6 +128,7 @@ async fn serve(
     let tenants = tenants.map_err(system("the tenants"))?;
     let host = Host::new(config, parts.backends, tenants, access, guest, meter);
     *host.keys.borrow_mut() = keys;
+    source_task::run(&host);
     tokio::select! {
         loaded = load(&host) => loaded?,
         _ = terminate.recv() => return end(&host, store, store_task).await,
@@ -423,13 +425,16 @@ fn client_environment(
     text
 }
 
-/// Waits for running invocations; then the workers finish pending writes.
+/// Waits for running invocations, and for the messages of queues that are on their way; then the workers
+/// finish pending writes.
 async fn drain(host: &Rc<Host>) {
     let end = Instant::now() + host.config.drain_timeout;
-    while host.running.get() > 0 && Instant::now() < end {
+    host.sources.drain();
+    let is_busy = || host.running.get() > 0 || host.sources.is_busy();
+    while is_busy() && Instant::now() < end {
         tokio::time::sleep(PAUSE).await;
     }
-    if host.running.get() > 0 {
+    if is_busy() {
         tracing::error!(running = host.running.get(), "did not end in time");
     }
     for attached_instance in host.attached_instances() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::net::UnixStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use unlade_guest_protocol::control::ControlHead;
 
 use crate::link::Link;
@@ -19,6 +19,9 @@ use crate::worker::{Kind, Worker};
 
 /// Timeout of a worker's start. It may have a journal to read.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Most calls on behalf of its functions at a time, requests for messages of queues excluded: those are
+/// bounded by the number of its mappings.
+const CALLS_MAX: usize = 64;
 /// Interval of the connection attempts.
 const LISTEN_PAUSE: Duration = Duration::from_millis(5);
 
@@ -28,6 +31,8 @@ pub struct Tenant {
     pub name: String,
     /// The worker that serves it, and perhaps other tenants.
     pub worker: Rc<Worker>,
+    /// Permits of calls on behalf of its functions.
+    pub calls: Semaphore,
     control: PathBuf,
     roles: RefCell<BTreeMap<u64, Value>>,
     link: RefCell<Option<Rc<Link>>>,
@@ -87,6 +92,7 @@ impl Tenant {
         Rc::new(Tenant {
             name: name.to_owned(),
             worker,
+            calls: Semaphore::new(CALLS_MAX),
             control: dir.join("control"),
             roles: RefCell::default(),
             link: RefCell::default(),

@@ -8,7 +8,9 @@
 //! 2. [`pool`]: the assignment of invocations to instances: start, run, stop, refuse;
 //! 3. [`lambda`]: the types of the Invoke API: requests, refusals and failures;
 //! 4. [`lifecycle`]: versions, aliases, concurrency, tags and policies of a function;
-//! 5. [`isolation`]: the trait of isolation backends: processes, virtual machines.
+//! 5. [`asynchronous`]: the attempts and the end of an accepted event; [`destination`]: the ARNs that get it;
+//! 6. [`source`]: queues that feed functions: the decisions of a poller;
+//! 7. [`isolation`]: the trait of isolation backends: processes, virtual machines.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -45,10 +47,13 @@
 //! elsewhere.
 #![forbid(unsafe_code)]
 
+pub mod asynchronous;
+pub mod destination;
 pub mod isolation;
 pub mod lambda;
 pub mod lifecycle;
 pub mod manifest;
 pub mod pool;
+pub mod source;
 
 pub use manifest::{Manifest, ManifestError};

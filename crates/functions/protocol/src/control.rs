@@ -6,9 +6,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{HandlerStatus, split_head};
+use super::{HandlerStatus, RequestHead, split_head};
 use unlade_bytes::DecodeError;
 
+/// Most requests on behalf of functions that a worker has in flight for one gateway.
+pub const PERFORMS_MAX: usize = 256;
+/// Most bytes of the body of a request on behalf of a function: a message of 256 KiB, in JSON.
+pub const PERFORM_BYTES_MAX: usize = 1024 * 1024;
+/// Most bytes of the answer: ten messages of a queue, in JSON.
+pub const PERFORMED_BYTES_MAX: usize = 6 * 1024 * 1024;
 /// Most bytes of a message after its length: a Lambda event has at most 6 MiB.
 pub const MESSAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of the length field.
@@ -55,6 +61,31 @@ pub struct FailedWrite {
     pub code: String,
     /// A text for humans.
     pub message: String,
+}
+
+/// The end of a request on behalf of a function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "end", rename_all = "snake_case")]
+pub enum PerformEnd {
+    /// The service has answered, perhaps with an error; the payload is the body of the answer.
+    Answered {
+        /// The HTTP status.
+        http_status: u16,
+    },
+    /// The role does not allow the request: it was sent nowhere.
+    Denied {
+        /// The reason, with the lines to add.
+        why: String,
+    },
+    /// As many requests as may be are in flight, or the worker has no room: try again later.
+    Busy,
+    /// The answer is longer than [`PERFORMED_BYTES_MAX`].
+    TooLong,
+    /// The request was refused before the role was asked, or the service cannot be reached.
+    Failed {
+        /// The reason.
+        why: String,
+    },
 }
 
 /// The head of a message. The payload is in [`Message`].
@@ -128,6 +159,16 @@ pub enum ControlHead {
         /// The instance.
         instance: u64,
     },
+    /// Gateway: performs one request to a service, with the rights of a role and with the worker's
+    /// keys; the payload is its body. [`ControlHead::Performed`] follows.
+    Perform {
+        /// The gateway's number of the request.
+        call: u64,
+        /// The role whose rights apply.
+        role: u64,
+        /// The request, without a signature.
+        request: RequestHead,
+    },
     /// Worker: the instance has greeted, and can be invoked.
     Ready {
         /// The instance.
@@ -162,6 +203,14 @@ pub enum ControlHead {
         invocation: String,
         /// Writes that did not become durable; if there are any, the invocation has failed.
         failed: Vec<FailedWrite>,
+    },
+    /// Worker: a request on behalf of a function has ended; the payload is the body of its answer.
+    Performed {
+        /// The number of the request.
+        call: u64,
+        /// Its end.
+        #[serde(flatten)]
+        end: PerformEnd,
     },
     /// Worker: the instance's channel has ended.
     Gone {
@@ -279,6 +328,30 @@ mod tests {
                 bytes: vec![0; 9],
             },
             ControlHead::Refused { instance: None, invocation: None, reason: "full".into() }.into(),
+            Message {
+                said: ControlHead::Perform {
+                    call: 7,
+                    role: 1,
+                    request: RequestHead {
+                        headers: vec![("x-amz-target".into(), "AmazonSQS.SendMessage".into())],
+                        body_bytes: 2,
+                        read_timeout_ms: Some(30_000),
+                        ..RequestHead::post("sqs", "us-east-1", "SendMessage")
+                    },
+                },
+                bytes: b"{}".to_vec(),
+            },
+            Message {
+                said: ControlHead::Performed {
+                    call: 7,
+                    end: PerformEnd::Answered { http_status: 200 },
+                },
+                bytes: b"{}\0".to_vec(),
+            },
+            ControlHead::Performed { call: 8, end: PerformEnd::Denied { why: "no".into() } }.into(),
+            ControlHead::Performed { call: 9, end: PerformEnd::Busy }.into(),
+            ControlHead::Performed { call: 9, end: PerformEnd::TooLong }.into(),
+            ControlHead::Performed { call: 9, end: PerformEnd::Failed { why: "x".into() } }.into(),
         ]
     }
 

@@ -182,6 +182,24 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
+    /// The head of an operation by POST to `/`, without header fields; its body is not counted yet.
+    pub fn post(service: &str, region: &str, operation: &str) -> RequestHead {
+        RequestHead {
+            service: service.to_owned(),
+            signing_name: false,
+            operation: operation.to_owned(),
+            region: region.to_owned(),
+            method: RequestMethod::Post,
+            path: "/".to_owned(),
+            query: String::new(),
+            headers: Vec::new(),
+            body_bytes: 0,
+            inline: false,
+            unsigned: false,
+            read_timeout_ms: None,
+        }
+    }
+
     /// Decodes the meta of a REQUEST: the head, and the body after its text.
     ///
     /// # Errors
@@ -216,7 +234,11 @@ impl RequestHead {
         self.headers.iter().any(|(field, _)| field == name)
     }
 
-    fn check(&self) -> Result<(), RequestError> {
+    /// Refuses a head that is malformed or too long, or that has what belongs to the host.
+    ///
+    /// # Errors
+    /// The first such part.
+    pub fn check(&self) -> Result<(), RequestError> {
         for (what, word) in
             [("service", &self.service), ("operation", &self.operation), ("region", &self.region)]
         {

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::checksums::{Algorithm, Parted};
 use crate::disk::Stat;
 
+/// Names and values of tags, sorted.
+pub type Tags = Vec<(String, String)>;
+
 /// Metadata from clients, and values that the store computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -36,6 +39,11 @@ pub struct About {
     pub expires: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub website_redirect_location: Option<String>,
+    /// Another class than `STANDARD`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage_class: Option<String>,
+    #[serde(skip_serializing_if = "Tags::is_empty")]
+    pub tags: Tags,
     /// The ETag without quotes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub e_tag: String,

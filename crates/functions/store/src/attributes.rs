@@ -78,7 +78,7 @@ impl<D: Disk> Objects<D> {
                 .ok()
                 .filter(|_| is(ObjectAttributes::OBJECT_SIZE)),
             storage_class: is(ObjectAttributes::STORAGE_CLASS)
-                .then(|| StorageClass::from_static(StorageClass::STANDARD)),
+                .then(|| StorageClass::from(about.listed_class())),
             version_id: opened.id,
             ..GetObjectAttributesOutput::default()
         })

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use s3s::dto::*;
 use s3s::{Body, S3, S3Request, S3Result};
 
-use crate::disk::{Disk, DiskFile, Kind, Stat};
+use crate::disk::{Disk, DiskFile, Kind, Stamp, Stat};
 use crate::objects::Objects;
 use crate::vault::Vault;
 
@@ -252,6 +252,12 @@ impl Disk for Memory {
         self.with(|state| state.find(path).map(|id| state.stat(id)))
     }
 
+    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+        let stamp =
+            |(id, stat): (Id, Stat)| Stamp { inode: id as u64, changed_ns: stat.modified_ns };
+        self.with(|state| state.find(path).map(|id| stamp((id, state.stat(id)))))
+    }
+
     fn read_dir(&self, path: &Path) -> io::Result<Vec<(OsString, Kind)>> {
         self.with(|state| {
             let at = state.find(path)?;
@@ -350,6 +356,8 @@ enum Step {
     Copy(&'static str, &'static str),
     Parts(&'static str, &'static str),
     Delete(&'static [&'static str]),
+    /// Replaces the tags of the newest version.
+    Tag(&'static str, &'static str),
     /// Enables versions, or suspends them.
     Versions(bool),
     /// Removes a version of a key, by its place among them, the newest first.
@@ -369,7 +377,10 @@ const STEPS: &[Step] = &[
     Step::Put("d/e/f", "four"),
     Step::Delete(&["d/e/f"]),
     Step::Put("d/e", "five"),
+    Step::Tag("a", "1"),
+    Step::Tag("../box/k", "2"),
     Step::Copy("a", "a/b"),
+    Step::Tag("a", "3"),
     Step::Parts("a", "six"),
     Step::Put("a", "7"),
     Step::Delete(&["a", "d/e"]),
@@ -385,7 +396,9 @@ const VERSIONED: &[Step] = &[
     Step::Put("a", "first"),
     Step::Put("../k", "odd"),
     Step::Versions(true),
+    Step::Tag("a", "1"),
     Step::Put("a", "second"),
+    Step::Tag("a", "2"),
     Step::Delete(&["../k"]),
     Step::Put("a/b", "below"),
     Step::Copy("a", "../k"),
@@ -467,6 +480,16 @@ async fn make(objects: &Objects<Memory>, step: &Step) -> S3Result<()> {
                 .build()
                 .expect("a copy");
             objects.copy_object(request(input)).await.map(drop)
+        }
+        Step::Tag(key, value) => {
+            let tag = Tag { key: Some("n".to_owned()), value: Some((*value).to_owned()) };
+            let input = PutObjectTaggingInput::builder()
+                .bucket(BUCKET.to_owned())
+                .key((*key).to_owned())
+                .tagging(Tagging { tag_set: vec![tag] })
+                .build()
+                .expect("tags");
+            objects.put_object_tagging(request(input)).await.map(drop)
         }
         Step::Parts(key, body) => upload(objects, key, body).await,
         Step::Delete(keys) => {
@@ -555,6 +578,11 @@ impl Due {
                 let newest = due.versions[*from][0].1.clone();
                 due.add(to, newest);
             }
+            Step::Tag(key, value) => {
+                let newest = due.versions.get_mut(*key).expect("versions");
+                let (_, said) = newest[0].1.as_mut().expect("an object");
+                *said = format!("{} n={value}", said.split(' ').next().unwrap_or_default());
+            }
             Step::Delete(keys) => keys.iter().for_each(|key| match due.is_enabled {
                 None => drop(due.versions.remove(*key)),
                 Some(_) => due.add(key, None),
@@ -589,7 +617,17 @@ async fn get(objects: &Objects<Memory>, key: &str, version: Option<&str>) -> S3R
     let found = objects.get_object(request(input)).await?.output;
     let mut body = Body::from(found.body.expect("a body"));
     let body = body.store_all_limited(1 << 20).await.expect("a body").to_vec();
-    Ok((body, found.content_type.unwrap_or_default()))
+    let input = GetObjectTaggingInput::builder()
+        .bucket(BUCKET.to_owned())
+        .key(key.to_owned())
+        .version_id(version.map(str::to_owned))
+        .build()
+        .expect("an object");
+    let tags = objects.get_object_tagging(request(input)).await?.output.tag_set;
+    assert_eq!(found.tag_count.unwrap_or(0), i32::try_from(tags.len()).expect("few"));
+    let text = |tag: Tag| format!(" {}={}", tag.key.expect("a name"), tag.value.expect("a value"));
+    let tags: String = tags.into_iter().map(text).collect();
+    Ok((body, found.content_type.unwrap_or_default() + &tags))
 }
 
 /// The state of a store. Lists and reads of the newest versions agree with those of all versions.

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -27,6 +28,16 @@ pub struct Stat {
     pub bytes: u64,
     /// The modification time, in nanoseconds since 1970.
     pub modified_ns: i64,
+}
+
+/// The state of a directory: it differs after each change of its names that is more than a tick of the
+/// file system's clock later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The number of the directory, which differs if another one has got its path.
+    pub inode: u64,
+    /// The time of its last change, in nanoseconds since 1970. Only the system sets it.
+    pub changed_ns: i64,
 }
 
 /// An open file.
@@ -84,6 +95,12 @@ pub trait Disk: Send + Sync + 'static {
     /// # Errors
     /// The system call failed.
     fn stat(&self, path: &Path) -> io::Result<Stat>;
+
+    /// The state of a directory.
+    ///
+    /// # Errors
+    /// The system call failed.
+    fn stamp(&self, path: &Path) -> io::Result<Stamp>;
 
     /// The names in a directory.
     ///
@@ -217,6 +234,13 @@ impl Disk for Local {
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
         stat_of(&fs::metadata(path)?)
+    }
+
+    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+        let found = fs::metadata(path)?;
+        let changed_ns =
+            found.ctime().saturating_mul(1_000_000_000).saturating_add(found.ctime_nsec());
+        Ok(Stamp { inode: found.ino(), changed_ns })
     }
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<(OsString, Kind)>> {

@@ -90,6 +90,15 @@ pub enum Fault {
     /// The request makes no sense.
     #[error("{0}")]
     Request(&'static str),
+    /// A tag is invalid.
+    #[error("{0}")]
+    Tag(String),
+    /// The bucket has no tags.
+    #[error("There is no tag set associated with the bucket")]
+    NoTags,
+    /// The class is none that the store has.
+    #[error("The storage class you specified is not valid: {0:?}")]
+    StorageClass(String),
     /// The operation is not supported.
     #[error("{0}")]
     Unsupported(String),
@@ -150,6 +159,9 @@ impl From<Fault> for S3Error {
             Fault::PartTooSmall(_) => S3ErrorCode::EntityTooSmall,
             Fault::Digest(_) => S3ErrorCode::BadDigest,
             Fault::Incomplete => S3ErrorCode::IncompleteBody,
+            Fault::Tag(_) => S3ErrorCode::InvalidTag,
+            Fault::NoTags => S3ErrorCode::NoSuchTagSet,
+            Fault::StorageClass(_) => S3ErrorCode::InvalidStorageClass,
             Fault::Unsupported(_) => S3ErrorCode::NotImplemented,
             Fault::System(error) => {
                 tracing::error!(%error, "store: its directory");

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -63,7 +64,10 @@ impl<D: Disk> Vault<D> {
         for (bucket, _) in there(self.disk.read_dir(&old))?.unwrap_or_default() {
             let Some(bucket) = bucket.to_str() else { continue };
             let (top, mut files) = (old.join(bucket), Vec::new());
-            self.walk(&top, &mut |path, _| files.push(path.to_owned()))?;
+            let _ = self.walk(&top, &mut |path| {
+                files.push(path.to_owned());
+                ControlFlow::Continue(())
+            })?;
             for path in files {
                 let key = path.strip_prefix(&top).ok().and_then(|path| decoded(path, ".object"));
                 if let Some(key) = key {

@@ -32,16 +32,16 @@
 //!
 //! A bucket is a directory, an object is a file in it, and the metadata of an object is a file in
 //! the store's own directory. Modules, in the order in which a request meets them:
-//! - `objects`, `multipart`, `listing`, `attributes`: the operations of S3; `conditions` of
+//! - `objects`, `multipart`, `listing`, `attributes`, `tags`: the operations of S3; `conditions` of
 //!   requests; `body`: bodies and their digests; `checksums`;
 //! - `list`: pages of lists; `walk`: the keys of a tree of files in order;
 //! - `vault`: objects as files; `versions`; `uploads`: multipart uploads; `about`: metadata;
 //! - `names`: the mapping of keys to files; `legacy`: the import of earlier releases' data;
-//! - `disk`: the file system, as a trait; `fault`: errors.
+//! - `disk`: the file system, as a trait; `hold`: the lock of the directory; `fault`: errors.
 //!
 //! # Limits
-//! One process for a directory; at most [`CONNECTIONS_MAX`] connections. No ACLs, policies,
-//! tags or encryption; signatures are checked if [`Keys`] are given. It is not intended for untrusted
+//! One process for a directory, which it locks; at most [`CONNECTIONS_MAX`] connections. No ACLs, policies
+//! or encryption; signatures are checked if [`Keys`] are given. It is not intended for untrusted
 //! networks. Runs on the caller's tokio runtime. No `unsafe`.
 #![forbid(unsafe_code)]
 
@@ -53,13 +53,17 @@ mod conditions;
 #[cfg(test)]
 mod crash;
 mod disk;
+mod endings;
 mod fault;
+mod hold;
+mod labels;
 mod legacy;
 mod list;
 mod listing;
 mod multipart;
 mod names;
 mod objects;
+mod tags;
 mod uploads;
 mod vault;
 mod versions;
@@ -80,6 +84,7 @@ use tokio::sync::Semaphore;
 use unlade_runtime::listen::ListenError;
 
 use disk::Local;
+use hold::Held;
 use objects::Objects;
 use vault::Vault;
 
@@ -98,6 +103,12 @@ pub enum StoreError {
         path: PathBuf,
         /// The error of the system.
         why: String,
+    },
+    /// Another process serves the directory.
+    #[error("{path}: another process serves it; end that process, or use another directory")]
+    Busy {
+        /// The directory.
+        path: PathBuf,
     },
     /// The address cannot be used.
     #[error(transparent)]
@@ -130,8 +141,13 @@ impl Store {
         root: &Path,
         keys: impl IntoIterator<Item = Keys>,
     ) -> Result<Store, StoreError> {
-        let failed = |why: String| StoreError::Directory { path: root.to_owned(), why };
-        let opened = open(root).map_err(|error| failed(error.to_string()))?;
+        // A port in use is found before the directory is touched.
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.map_err(|error| ListenError::new(address, error))?;
+        let opened = open(root).map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => StoreError::Busy { path: root.to_owned() },
+            _ => StoreError::Directory { path: root.to_owned(), why: error.to_string() },
+        })?;
         let mut builder = S3ServiceBuilder::new(Objects::new(opened));
         let (mut auth, mut has_keys) = (SimpleAuth::new(), false);
         for pair in keys {
@@ -141,8 +157,6 @@ impl Store {
         if has_keys {
             builder.set_auth(auth);
         }
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|error| ListenError::new(address, error))?;
         Ok(Store { listener, service: builder.build() })
     }
 
@@ -193,7 +207,9 @@ fn open(root: &Path) -> io::Result<Vault<Local>> {
             tracing::debug!(%error, path = %above.display(), "store: not synced");
         }
     }
-    let vault = Vault::open(Local, &root)?;
+    let held = Held::take(&root)?;
+    let mut vault = Vault::open(Local, &root)?;
+    vault.held = Some(held);
     legacy::import(&vault, &root)?;
     Ok(vault)
 }

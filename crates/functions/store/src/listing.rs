@@ -7,6 +7,7 @@ use crate::about::About;
 use crate::conditions::{strong, timestamp};
 use crate::disk::{Disk, Stat};
 use crate::fault::Fault;
+use crate::labels::STANDARD;
 use crate::list::{self, Asked, ENTRIES_MAX, Entry, Keys, Page};
 use crate::objects::{Objects, owner};
 use crate::uploads::Begun;
@@ -51,6 +52,10 @@ fn count(entries: usize) -> Option<i32> {
     i32::try_from(entries).ok()
 }
 
+fn class(about: Option<&About>) -> String {
+    about.map_or_else(|| STANDARD.to_owned(), About::listed_class)
+}
+
 type Detail = (Stat, Option<About>);
 
 fn objects_page<D: Disk>(
@@ -84,9 +89,11 @@ fn versions_page<D: Disk>(
     };
     let mut see = |key: &str| {
         let mut found = vault.listed_versions(bucket, key, state)?;
-        let at = found.iter().position(|one| Some(one.id.as_str()) == version);
-        if let (true, Some(at)) = (within == Some(key), at) {
-            found.drain(..=at);
+        let Some(version) = version.filter(|_| within == Some(key)) else { return Ok(found) };
+        match found.iter().position(|one| one.id == version) {
+            Some(at) => drop(found.drain(..=at)),
+            // It was removed after the page before.
+            None => found.retain(|one| one.is_behind(version)),
         }
         Ok(found)
     };
@@ -121,10 +128,8 @@ impl<D: Disk> Objects<D> {
                     key: Some(said.name(&name)),
                     last_modified: Some(timestamp(stat.modified_ns)),
                     size: i64::try_from(stat.bytes).ok(),
+                    storage_class: Some(ObjectStorageClass::from(class(about.as_ref()))),
                     e_tag: about.filter(|a| !a.e_tag.is_empty()).map(|a| strong(&a.e_tag)),
-                    storage_class: Some(ObjectStorageClass::from_static(
-                        ObjectStorageClass::STANDARD,
-                    )),
                     owner: has_owner.then(owner),
                     ..Object::default()
                 }),
@@ -242,15 +247,13 @@ impl<D: Disk> Objects<D> {
                     version_id,
                 }),
                 Some((stat, about)) => versions.push(ObjectVersion {
+                    storage_class: Some(ObjectVersionStorageClass::from(class(about.as_ref()))),
                     e_tag: about.filter(|a| !a.e_tag.is_empty()).map(|a| strong(&a.e_tag)),
                     is_latest,
                     key,
                     last_modified,
                     owner,
                     size: i64::try_from(stat.bytes).ok(),
-                    storage_class: Some(ObjectVersionStorageClass::from_static(
-                        ObjectVersionStorageClass::STANDARD,
-                    )),
                     version_id,
                     ..ObjectVersion::default()
                 }),

@@ -10,6 +10,7 @@ use crate::checksums::Parted;
 use crate::conditions::{Conditions, strong, timestamp};
 use crate::disk::{Disk, DiskFile as _};
 use crate::fault::Fault;
+use crate::labels;
 use crate::list::ENTRIES_MAX;
 use crate::objects::{Objects, about, e_tag_now, expected, open, own_encodings, owner, source};
 use crate::uploads::AskedPart;

@@ -17,6 +17,7 @@ use crate::body::{self, Expected, PIECE_BYTES, blocking, give, md5_of, take};
 use crate::conditions::{Conditions, Removal, strong, timestamp};
 use crate::disk::{self, Disk, Stat};
 use crate::fault::Fault;
+use crate::labels;
 use crate::list::{ENTRIES_MAX, token, untoken};
 use crate::vault::{OpenObject, Vault};
 use crate::versions::NULL;
@@ -45,6 +46,8 @@ macro_rules! about {
             content_type: $input.content_type.take(),
             expires: About::expires_text($input.expires.as_ref()),
             website_redirect_location: $input.website_redirect_location.take(),
+            storage_class: labels::class($input.storage_class.as_ref())?,
+            tags: labels::from_header($input.tagging.as_deref())?,
             ..About::default()
         }
     };
@@ -252,6 +255,8 @@ impl<D: Disk> Objects<D> {
             last_modified: Some(timestamp(stat.modified_ns)),
             e_tag: Some(strong(&about.e_tag)),
             expires: about.expires(),
+            storage_class: about.class(),
+            tag_count: about.tag_count(),
             metadata: about.user_metadata,
             cache_control: input.response_cache_control.or(about.cache_control),
             content_disposition: input.response_content_disposition.or(about.content_disposition),
@@ -312,6 +317,7 @@ impl<D: Disk> Objects<D> {
             last_modified: Some(timestamp(stat.modified_ns)),
             e_tag: Some(strong(&about.e_tag)),
             expires: about.expires(),
+            storage_class: about.class(),
             metadata: about.user_metadata,
             cache_control: about.cache_control,
             content_disposition: about.content_disposition,
@@ -331,10 +337,6 @@ impl<D: Disk> Objects<D> {
 
     async fn put(self, req: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
         let (mut input, trailer) = (req.input, req.trailing_headers);
-        let known = ["STANDARD", "REDUCED_REDUNDANCY"];
-        if input.storage_class.as_ref().is_some_and(|class| !known.contains(&class.as_str())) {
-            return Err(s3s::s3_error!(InvalidStorageClass));
-        }
         let mut expected = expected!(input);
         let about = about!(input);
         let conditions = Conditions {
@@ -385,6 +387,8 @@ impl<D: Disk> Objects<D> {
             if_unmodified_since: input.copy_source_if_unmodified_since.take(),
         };
         let new = about!(input);
+        let retags = TaggingDirective::REPLACE;
+        let retags = input.tagging_directive.is_some_and(|asked| asked.as_str() == retags);
         let replaces = MetadataDirective::REPLACE;
         let replaces = input.metadata_directive.is_some_and(|asked| asked.as_str() == replaces);
         let from = source(input.copy_source)?;
@@ -409,7 +413,11 @@ impl<D: Disk> Objects<D> {
                 let mut draft = vault.draft()?;
                 let whole = 0..from.stat.bytes;
                 body::copy(&from.file, whole, &mut draft.file, &mut ChecksumHasher::default())?;
-                let about = if replaces { new.with_sums_of(&from.about) } else { from.about };
+                let (class, old) = (new.storage_class.clone(), from.about);
+                let tags = if retags { new.tags.clone() } else { old.tags.clone() };
+                let about = if replaces { new.with_sums_of(&old) } else { old };
+                // A copy does not inherit the class.
+                let about = About { storage_class: class, tags, ..about };
                 Ok((vault.commit(&bucket, &key, draft, about, &|_| Ok(()))?, from.id))
             })
             .await?;
@@ -642,16 +650,22 @@ operations! {
     copy_object: CopyObjectInput => CopyObjectOutput by copy,
     create_bucket: CreateBucketInput => CreateBucketOutput by create_a_bucket,
     create_multipart_upload: CreateMultipartUploadInput => CreateMultipartUploadOutput by begin,
+    delete_bucket_tagging:
+        DeleteBucketTaggingInput => DeleteBucketTaggingOutput by remove_bucket_tags,
     delete_bucket: DeleteBucketInput => DeleteBucketOutput by delete_a_bucket,
     delete_object: DeleteObjectInput => DeleteObjectOutput by delete,
+    delete_object_tagging:
+        DeleteObjectTaggingInput => DeleteObjectTaggingOutput by remove_tags,
     delete_objects: DeleteObjectsInput => DeleteObjectsOutput by delete_all,
     get_bucket_acl: GetBucketAclInput => GetBucketAclOutput by bucket_acl,
+    get_bucket_tagging: GetBucketTaggingInput => GetBucketTaggingOutput by bucket_tags,
     get_bucket_versioning:
         GetBucketVersioningInput => GetBucketVersioningOutput by versioning,
     get_bucket_location: GetBucketLocationInput => GetBucketLocationOutput by location,
     get_object_acl: GetObjectAclInput => GetObjectAclOutput by object_acl,
     get_object_attributes:
         GetObjectAttributesInput => GetObjectAttributesOutput by attributes,
+    get_object_tagging: GetObjectTaggingInput => GetObjectTaggingOutput by tags,
     get_object: GetObjectInput => GetObjectOutput by get,
     head_bucket: HeadBucketInput => HeadBucketOutput by has_bucket,
     head_object: HeadObjectInput => HeadObjectOutput by head,
@@ -663,8 +677,10 @@ operations! {
     list_objects: ListObjectsInput => ListObjectsOutput by list_v1,
     list_objects_v2: ListObjectsV2Input => ListObjectsV2Output by list_v2,
     list_parts: ListPartsInput => ListPartsOutput by parts,
+    put_bucket_tagging: PutBucketTaggingInput => PutBucketTaggingOutput by set_bucket_tags,
     put_bucket_versioning:
         PutBucketVersioningInput => PutBucketVersioningOutput by set_versioning,
+    put_object_tagging: PutObjectTaggingInput => PutObjectTaggingOutput by set_tags,
     put_object: PutObjectInput => PutObjectOutput by put,
     upload_part: UploadPartInput => UploadPartOutput by part,
     upload_part_copy: UploadPartCopyInput => UploadPartCopyOutput by part_copy,

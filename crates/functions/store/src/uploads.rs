@@ -255,6 +255,7 @@ impl<D: Disk> Vault<D> {
         if !asked.is_sorted_by(|a, b| a.number < b.number) {
             return Err(Fault::PartOrder);
         }
+        let _ending = self.endings.begin(id);
         let (dir, upload) = match self.upload(bucket, key, id) {
             Err(Fault::NoUpload) => return self.completed(bucket, key, asked),
             found => found?,
@@ -346,6 +347,7 @@ impl<D: Disk> Vault<D> {
     /// # Errors
     /// The upload does not exist, or the system call failed.
     pub fn abort(&self, bucket: &str, key: &str, id: &str) -> Result<(), Fault> {
+        let _ending = self.endings.begin(id);
         let _lock = self.lock("", id);
         let (dir, _) = self.upload(bucket, key, id)?;
         Ok(self.retire(&dir)?)
@@ -357,4 +359,53 @@ fn unhex(digits: &str) -> Vec<u8> {
     let byte =
         |pair: &[u8]| std::str::from_utf8(pair).ok().map(|pair| u8::from_str_radix(pair, 16));
     pairs.filter_map(|pair| byte(pair)?.ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+    use crate::about::Versioning;
+    use crate::disk::Local;
+
+    #[test]
+    fn an_upload_that_is_completed_twice_at_a_time_makes_one_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = Vault::open(Local, dir.path()).unwrap();
+        vault.create_bucket("box").unwrap();
+        vault.set_versioning("box", Versioning::Enabled).unwrap();
+        for round in 0..20 {
+            let key = format!("k{round}");
+            let id = vault.begin_upload("box", &key, About::default(), None).unwrap();
+            let mut draft = vault.draft().unwrap();
+            draft.file.append(b"part").unwrap();
+            let mut sums = Md5::new();
+            sums.update(b"part");
+            let e_tag = hex(&sums.finalize());
+            let upload = ("box", key.as_str(), id.as_str());
+            vault.add_part(upload, 1, draft, &e_tag, &Checksum::default()).unwrap();
+            let part = AskedPart { number: 1, e_tag: Some(e_tag), checksum: Checksum::default() };
+            let begin = Barrier::new(3);
+            let complete = || {
+                begin.wait();
+                let asked = std::slice::from_ref(&part);
+                vault.complete(upload, asked, &Checksum::default(), &|_| Ok(())).unwrap()
+            };
+            let abort = || {
+                begin.wait();
+                vault.abort("box", &key, "f".repeat(32).as_str())
+            };
+            let (one, other, foreign) = std::thread::scope(|scope| {
+                let [one, other] = [scope.spawn(complete), scope.spawn(complete)];
+                let foreign = scope.spawn(abort);
+                (one.join().unwrap(), other.join().unwrap(), foreign.join().unwrap())
+            });
+            assert_eq!((one.id, one.about.e_tag), (other.id, other.about.e_tag));
+            assert!(matches!(foreign, Err(Fault::NoUpload)));
+            let made = vault.listed_versions("box", &key, Versioning::Enabled).unwrap();
+            assert_eq!(made.len(), 1, "{made:?}");
+            assert!(vault.uploads("box").unwrap().is_empty());
+        }
+    }
 }

@@ -15,6 +15,7 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -22,7 +23,9 @@ use std::time::SystemTime;
 
 use crate::about::{About, Version, Versioning, suffix};
 use crate::disk::{self, Disk, DiskFile as _, Kind, Stat, there};
+use crate::endings::Endings;
 use crate::fault::Fault;
+use crate::hold::Held;
 use crate::names::{self, KEY_BYTES_MAX, OWN};
 use crate::walk::Kept;
 
@@ -54,6 +57,10 @@ pub struct Vault<D> {
     next: AtomicU64,
     /// The names of large directories, for lists.
     pub kept: Kept,
+    /// The uploads that end now.
+    pub endings: Endings,
+    /// The lock of the directory, released with the last user of this value.
+    pub held: Option<Held>,
 }
 
 /// A temporary file for an object or a part; removed unless it is renamed.
@@ -116,6 +123,8 @@ impl<D: Disk> Vault<D> {
             known: Mutex::default(),
             next: AtomicU64::new(0),
             kept: Kept::default(),
+            endings: Endings::default(),
+            held: None,
         };
         let format = vault.own("format");
         let found = there(disk::read(&*vault.disk, &format, SMALL_BYTES_MAX))?;
@@ -157,7 +166,8 @@ impl<D: Disk> Vault<D> {
         self.odd_root(bucket).join(names::ordered_path(key))
     }
 
-    fn about_path(&self, bucket: &str, key: &str, stat: &Stat) -> PathBuf {
+    /// The metadata file of a key's file.
+    pub fn about_path(&self, bucket: &str, key: &str, stat: &Stat) -> PathBuf {
         self.own("about").join(bucket).join(names::encoded(key, &suffix(stat)))
     }
 
@@ -591,6 +601,7 @@ impl<D: Disk> Vault<D> {
         // missing lost that only: another program removed it, or did not restore it.
         if is_new && !self.has_versions(bucket)? {
             self.remove_versioning(bucket)?;
+            self.remove_bucket_tags(bucket)?;
         }
         match self.disk.make_dir(&self.bucket_path(bucket)) {
             // As in `us-east-1`: the owner may create a bucket again.
@@ -617,13 +628,23 @@ impl<D: Disk> Vault<D> {
             self.remove_tree(&dir)?;
         }
         self.end_uploads(bucket)?;
+        self.remove_bucket_tags(bucket)?;
         Ok(self.remove_versioning(bucket)?)
     }
 
     fn has_file(&self, dir: &Path) -> io::Result<bool> {
-        let mut found = false;
-        self.walk(dir, &mut |_, _| found = true)?;
-        Ok(found)
+        self.has(dir, &mut |_| true)
+    }
+
+    /// Returns true if a file below a directory has a property. It looks at no file after that one.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn has(&self, dir: &Path, property: &mut dyn FnMut(&Path) -> bool) -> io::Result<bool> {
+        let mut see = |path: &Path| {
+            if property(path) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        Ok(self.walk(dir, &mut see)?.is_break())
     }
 
     /// The names of all buckets, and the times of their creation or last change.
@@ -651,11 +672,15 @@ impl<D: Disk> Vault<D> {
         self.bucket_path(bucket)
     }
 
-    /// Visits everything below a directory except directories.
+    /// Visits everything below a directory except directories, until the visitor breaks off.
     ///
     /// # Errors
     /// The system call failed.
-    pub fn walk(&self, dir: &Path, see: &mut dyn FnMut(&Path, Kind)) -> io::Result<()> {
+    pub fn walk(
+        &self,
+        dir: &Path,
+        see: &mut dyn FnMut(&Path) -> ControlFlow<()>,
+    ) -> io::Result<ControlFlow<()>> {
         let mut left = vec![dir.to_owned()];
         while let Some(dir) = left.pop() {
             // It may go at any time.
@@ -663,11 +688,14 @@ impl<D: Disk> Vault<D> {
                 let path = dir.join(name);
                 match kind {
                     Kind::Directory => left.push(path),
-                    Kind::File | Kind::Other => see(&path, kind),
+                    Kind::File | Kind::Other if see(&path).is_break() => {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                    Kind::File | Kind::Other => {}
                 }
             }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }
 

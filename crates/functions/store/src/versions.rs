@@ -80,6 +80,20 @@ pub struct Listed {
     pub object: Option<(Stat, Option<About>)>,
 }
 
+impl Listed {
+    /// Returns true if this version comes behind another one of its key in a list, of which only the
+    /// id is known: it is removed. The place of one with the id `null` is unknown; then all are
+    /// behind it.
+    pub fn is_behind(&self, id: &str) -> bool {
+        let Some(order) =
+            id.get(..ORDER_DIGITS).and_then(|order| u64::from_str_radix(order, 16).ok())
+        else {
+            return true;
+        };
+        if self.id == NULL { self.modified_ns < time_of(order) } else { self.id.as_str() > id }
+    }
+}
+
 fn is_digits(text: &str, count: usize) -> bool {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     text.len() == count && text.bytes().all(is_digit)
@@ -216,6 +230,28 @@ impl<D: Disk> Vault<D> {
             Place::Own { path, .. } => self.read_about(&path.with_extension("json")),
             Place::Unversioned(_) => self.about(bucket, key, stat),
         }
+    }
+
+    /// Replaces the metadata of an object, or of its version with an id, durably. The caller has
+    /// locked the key.
+    ///
+    /// # Errors
+    /// The version does not exist, or the system call failed.
+    pub fn replace_about(
+        &self,
+        bucket: &str,
+        key: &str,
+        id: Option<&str>,
+        stat: &Stat,
+        about: &About,
+    ) -> Result<(), Fault> {
+        let slots = self.slots(bucket, key, self.versioning(bucket)?)?;
+        let path = match Self::choose(slots, id)?.place {
+            Place::Own { path, .. } => path.with_extension("json"),
+            Place::Unversioned(_) => self.about_path(bucket, key, stat),
+        };
+        let text = serde_json::to_vec(about).map_err(io::Error::other)?;
+        Ok(self.write(&path, &text)?)
     }
 
     /// Chooses a version by its id, or the newest one.
@@ -429,9 +465,7 @@ impl<D: Disk> Vault<D> {
             let kind = path.extension().and_then(std::ffi::OsStr::to_str);
             matches!(kind, Some("object" | "marker"))
         };
-        let mut found = false;
-        self.walk(&self.versions_of(bucket), &mut |path, _| found |= is_one(path))?;
-        Ok(found)
+        self.has(&self.versions_of(bucket), &mut |path| is_one(path))
     }
 
     /// Removes the state of versions of a bucket that does not exist.

@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use crate::disk::{self, Disk, Kind, there};
+use crate::disk::{self, Disk, Kind, Stamp, there};
 use crate::names::{self, CONTINUED, END};
 
 /// A directory with fewer names is read again: that takes less time than a page.
 const LARGE_NAMES: usize = 1000;
 /// Most names that are kept, of all directories: some 60 bytes each.
 const NAMES_MAX: usize = 2 << 20;
-/// A directory may change twice within one tick of the file system's clock, and have the same time
-/// after both changes. Only an older time is compared.
+/// A directory may change twice within one tick of the file system's clock, and have the same stamp
+/// after both changes. Only an older stamp is compared.
 const SETTLED_NS: i64 = 1_000_000_000;
 
 /// The encoding of keys in a tree.
@@ -42,8 +42,17 @@ struct Name {
 type Names = Arc<Vec<Name>>;
 
 /// The kept names of large directories.
-#[derive(Default)]
-pub struct Kept(Mutex<HashMap<PathBuf, (i64, Names)>>);
+pub struct Kept {
+    names: Mutex<HashMap<PathBuf, (Stamp, Names)>>,
+    /// Minimum age of a stamp.
+    settled_ns: i64,
+}
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept { names: Mutex::default(), settled_ns: SETTLED_NS }
+    }
+}
 
 /// A tree of files whose paths are keys.
 pub struct Tree<'a, D> {
@@ -121,8 +130,8 @@ impl<'a, D: Disk> Tree<'a, D> {
 
     fn read(&self, dir: &Path) -> io::Result<Names> {
         // It may go at any time.
-        let Some(stat) = there(self.disk.stat(dir))? else { return Ok(Names::default()) };
-        if let Some(names) = self.kept.get(dir, stat.modified_ns) {
+        let Some(stamp) = there(self.disk.stamp(dir))? else { return Ok(Names::default()) };
+        if let Some(names) = self.kept.get(dir, stamp) {
             return Ok(names);
         }
         let now_ns = disk::nanoseconds(SystemTime::now());
@@ -131,8 +140,9 @@ impl<'a, D: Disk> Tree<'a, D> {
             found.into_iter().filter_map(|(name, kind)| self.name(name.as_bytes(), kind)).collect();
         sort(&mut names);
         let names = Arc::new(names);
-        if names.len() >= LARGE_NAMES && stat.modified_ns < now_ns.saturating_sub(SETTLED_NS) {
-            self.kept.keep(dir, stat.modified_ns, &names);
+        let is_settled = stamp.changed_ns < now_ns.saturating_sub(self.kept.settled_ns);
+        if names.len() >= LARGE_NAMES && is_settled {
+            self.kept.keep(dir, stamp, &names);
         }
         Ok(names)
     }
@@ -166,21 +176,21 @@ fn sort(names: &mut [Name]) {
 }
 
 impl Kept {
-    fn get(&self, dir: &Path, modified_ns: i64) -> Option<Names> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn get(&self, dir: &Path, stamp: Stamp) -> Option<Names> {
+        let kept = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let (of, names) = kept.get(dir)?;
-        (*of == modified_ns).then(|| names.clone())
+        (*of == stamp).then(|| names.clone())
     }
 
-    fn keep(&self, dir: &Path, modified_ns: i64, names: &Names) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn keep(&self, dir: &Path, stamp: Stamp, names: &Names) {
+        let mut kept = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         kept.remove(dir);
         let count: usize = kept.values().map(|(_, names)| names.len()).sum();
         if count + names.len() > NAMES_MAX {
             kept.clear();
         }
         if names.len() <= NAMES_MAX {
-            kept.insert(dir.to_owned(), (modified_ns, names.clone()));
+            kept.insert(dir.to_owned(), (stamp, names.clone()));
         }
     }
 }
@@ -257,21 +267,30 @@ mod tests {
         for number in 0..LARGE_NAMES {
             std::fs::write(dir.path().join(format!("k{number:06}")), "").unwrap();
         }
-        let kept = Kept::default();
-        let seek = |bound: &[u8]| {
-            let mut tree = Tree::new(&Local, &kept, dir.path().to_owned(), Shape::Plain);
+        let seek = |kept: &Kept, bound: &[u8]| {
+            let mut tree = Tree::new(&Local, kept, dir.path().to_owned(), Shape::Plain);
             tree.seek(bound).unwrap()
         };
-        let is_kept = || !kept.0.lock().unwrap().is_empty();
-        // The directory has just changed: its time may be that of its next change.
-        assert_eq!(seek(b"").as_deref(), Some("k000000"));
-        assert!(!is_kept());
-        let before = SystemTime::now() - Duration::from_secs(3600);
-        std::fs::File::open(dir.path()).unwrap().set_modified(before).unwrap();
-        assert_eq!(seek(b"k000001").as_deref(), Some("k000001"));
-        assert!(is_kept());
-        assert_eq!(seek(b"k000002").as_deref(), Some("k000002"));
+        let is_kept = |kept: &Kept| !kept.names.lock().unwrap().is_empty();
+        // The directory has just changed: its stamp may be that of its next change.
+        let kept = Kept { settled_ns: i64::MAX, ..Kept::default() };
+        assert_eq!(seek(&kept, b"").as_deref(), Some("k000000"));
+        assert!(!is_kept(&kept));
+        let kept = Kept { settled_ns: -SETTLED_NS, ..Kept::default() };
+        assert_eq!(seek(&kept, b"k000001").as_deref(), Some("k000001"));
+        assert!(is_kept(&kept));
+        assert_eq!(seek(&kept, b"k000002").as_deref(), Some("k000002"));
+        // A time that is set back hides no change.
+        let modified = || std::fs::metadata(dir.path()).unwrap().modified().unwrap();
+        let (before, stamp) = (modified(), Local.stamp(dir.path()).unwrap());
         std::fs::write(dir.path().join("a"), "").unwrap();
-        assert_eq!(seek(b"").as_deref(), Some("a"));
+        let begin = std::time::Instant::now();
+        while Local.stamp(dir.path()).unwrap() == stamp {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the clock stands");
+            std::fs::File::open(dir.path()).unwrap().set_modified(before).unwrap();
+        }
+        std::fs::File::open(dir.path()).unwrap().set_modified(before).unwrap();
+        assert_eq!(modified(), before);
+        assert_eq!(seek(&kept, b"").as_deref(), Some("a"));
     }
 }

@@ -191,19 +191,20 @@ fn expires(parameters: &Map<String, Value>) -> Result<Duration, Failed> {
     expires.ok_or_else(|| invalid("ExpiresIn is at most seven days, in seconds"))
 }
 
-/// Refuses every signature version but 4, under the names that SDKs use. A client without one gets
-/// Version 4: a URL of Version 2 does not contain all that a policy decides about.
+/// Refuses every signature version but 4, under the names that SDKs use. A client that chooses none
+/// gets Version 4: a URL of Version 2 does not contain all that a policy decides about.
 fn check_version(parameters: &Map<String, Value>) -> Result<(), Failed> {
-    match parameters.get("SignatureVersion").map(Value::as_str) {
-        None | Some(Some("v4" | "s3v4")) => Ok(()),
-        Some(version) => Err(Failed::host(
-            HostCode::Unsupported,
-            format!(
-                "the host does not sign URLs and forms with the signature version {}, only with \
-                 Version 4: give the client config=Config(signature_version=\"s3v4\"), or none",
-                version.map_or_else(|| "of this client".to_owned(), |version| format!("{version:?}")),
-            ),
-        )),
+    match parameters.get("SignatureVersion") {
+        None => Ok(()),
+        Some(version) if matches!(version.as_str(), Some("s3v4" | "v4")) => Ok(()),
+        Some(version) => {
+            let why = format!(
+                "the host does not sign URLs and forms with the signature version {version}, only \
+                 with Version 4: give the client config=Config(signature_version=\"s3v4\"), or no \
+                 version"
+            );
+            Err(Failed::host(HostCode::Unsupported, why))
+        }
     }
 }
 

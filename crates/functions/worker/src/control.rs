@@ -1,4 +1,5 @@
-//! The control socket, where the gateway attaches instances, hints, invokes and awaits writes.
+//! The control socket, where the gateway attaches instances, hints, invokes, awaits writes, and has
+//! requests performed on behalf of functions.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -12,10 +13,11 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use unlade_guest_protocol::InvokeHead;
-use unlade_guest_protocol::control::{ControlHead, Message};
+use unlade_guest_protocol::control::{ControlHead, Message, PerformEnd};
 use unlade_runtime::descriptors::receive;
 use unlade_s3::{Policy, hint};
 
+use crate::cut::behalf::{self, InFlight};
 use crate::gateway::Gateway;
 use crate::rights::Rights;
 use crate::session::{Memory, Order, Session};
@@ -36,6 +38,8 @@ struct Connection {
     gateway: Gateway,
     roles: HashMap<u64, Rc<Rights>>,
     instances: Rc<RefCell<HashMap<u64, mpsc::UnboundedSender<Order>>>>,
+    /// Requests on behalf of functions.
+    in_flight: InFlight,
 }
 
 /// Serves gateways that run as this process's user or as root. Retries a failed accept after a
@@ -77,7 +81,8 @@ pub async fn converse(tenant: Rc<Tenant>, stream: UnixStream) -> io::Result<()> 
     let (reading, writing) = stream.into_split();
     let writer = tokio::task::spawn_local(write(writing, said));
     let (roles, instances) = (HashMap::new(), Rc::default());
-    let mut connection = Connection { tenant, gateway, roles, instances };
+    let in_flight = InFlight::default();
+    let mut connection = Connection { tenant, gateway, roles, instances, in_flight };
     let read = connection.read(reading).await;
     drop(connection);
     writer.abort();
@@ -191,6 +196,17 @@ impl Connection {
                 self.gateway.settle(&self.tenant, invocation);
             }
             ControlHead::Detach { instance } => self.order(instance, Order::Detach)?,
+            ControlHead::Perform { call, role, request } => match self.role(role) {
+                Ok(rights) => {
+                    let policy = rights.policy();
+                    let asked = behalf::Asked { call, policy, request, body: bytes };
+                    behalf::begin(&self.tenant, &self.gateway, &self.in_flight, asked);
+                }
+                Err(why) => {
+                    let end = PerformEnd::Failed { why };
+                    self.gateway.say(ControlHead::Performed { call, end });
+                }
+            },
             _ => return Err("a gateway does not say this".to_owned()),
         }
         Ok(())

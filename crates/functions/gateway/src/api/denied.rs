@@ -8,9 +8,11 @@ use std::time::SystemTime;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::LocalSet;
 use unlade_fn_model::Manifest;
+use unlade_fn_model::destination::Target;
 use unlade_fn_model::isolation::{Image, Isolation, IsolationError, Local, Template};
-use unlade_fn_model::lifecycle::{Record, Statement};
+use unlade_fn_model::lifecycle::{EventConfigChange, Record, Statement};
 use unlade_fn_model::manifest::Backend;
+use unlade_fn_model::source::{Mapping, MappingChange};
 use unlade_metrics::{Event, FnDenial, Meter, Role};
 
 use super::*;
@@ -24,6 +26,7 @@ use crate::tenants::{Own, Tenants};
 
 const INVOKE: &str = "/2015-03-31/functions/victim/invocations";
 const SERVICE: &str = "s3.amazonaws.com";
+const QUEUE: &str = "arn:aws:sqs:us-east-1:000000000000:q";
 const BUCKET: &str = "arn:aws:s3:::photos";
 
 type Fields = Vec<(String, String)>;
@@ -75,7 +78,12 @@ impl Bed {
         keys.add_of(Caller::Service(SERVICE.to_owned()), pair("SERVICE")).unwrap();
         *host.keys.borrow_mut() = Some(keys);
         let manifest = Manifest::of_handler("app.handler");
-        let record = Record::new("owner", deploy::edition(manifest, 1, &[], &deploy::stamp()));
+        let mut record = Record::new("owner", deploy::edition(manifest, 1, &[], &deploy::stamp()));
+        let queue = Target::parse(QUEUE).unwrap();
+        let mapping = Mapping::new(queue).unwrap();
+        record.add_source("mapping-of-victim", &mapping, MappingChange::default(), 1).unwrap();
+        let retries = EventConfigChange { retries: Some(1), ..EventConfigChange::default() };
+        record.configure_events(None, retries, true, 1).unwrap();
         std::fs::create_dir_all(deploy::code(state.path(), "victim", 1)).unwrap();
         let made = host.make_edition("victim", "owner", Version::Latest, &record.latest).unwrap();
         host.registry.change("victim", |_| Ok((Some(record), ()))).await.unwrap();
@@ -170,6 +178,12 @@ fn body(kind: OperationKind) -> Value {
         OperationKind::PutProvisionedConcurrencyConfig => {
             json!({"ProvisionedConcurrentExecutions": 1})
         }
+        OperationKind::PutFunctionEventInvokeConfig
+        | OperationKind::UpdateFunctionEventInvokeConfig => json!({"MaximumRetryAttempts": 0}),
+        OperationKind::CreateEventSourceMapping => {
+            json!({"FunctionName": "victim", "EventSourceArn": QUEUE})
+        }
+        OperationKind::UpdateEventSourceMapping => json!({"BatchSize": 1}),
         OperationKind::TagResource => json!({"Tags": {"a": "b"}}),
         OperationKind::AddPermission => json!({
             "StatementId": "sid", "Action": "lambda:InvokeFunction", "Principal": "*"}),

@@ -5,11 +5,13 @@ mod account;
 mod aliases;
 mod concurrency;
 mod create;
+mod event_configs;
 mod functions;
 mod operation;
 mod parameters;
 mod permissions;
 mod settings;
+mod sources;
 mod tags;
 mod update;
 mod versions;
@@ -73,6 +75,16 @@ pub async fn serve(
         Kind::AddPermission => permissions::add(call).await,
         Kind::RemovePermission => permissions::remove(&call).await,
         Kind::GetPolicy => permissions::get(&call),
+        Kind::PutFunctionEventInvokeConfig => event_configs::put(call, true).await,
+        Kind::UpdateFunctionEventInvokeConfig => event_configs::put(call, false).await,
+        Kind::GetFunctionEventInvokeConfig => event_configs::get(&call),
+        Kind::DeleteFunctionEventInvokeConfig => event_configs::delete(&call).await,
+        Kind::ListFunctionEventInvokeConfigs => event_configs::list(&call),
+        Kind::CreateEventSourceMapping => sources::create(call).await,
+        Kind::GetEventSourceMapping => sources::get(&call),
+        Kind::ListEventSourceMappings => sources::list(&call),
+        Kind::UpdateEventSourceMapping => sources::update(call).await,
+        Kind::DeleteEventSourceMapping => sources::delete(&call).await,
         Kind::GetAccountSettings => Ok(account::settings(&call)),
         Kind::GetFunctionCodeSigningConfig => account::code_signing(&call),
     }

@@ -51,6 +51,16 @@ kinds! {
     AddPermission,
     RemovePermission,
     GetPolicy,
+    PutFunctionEventInvokeConfig,
+    UpdateFunctionEventInvokeConfig,
+    GetFunctionEventInvokeConfig,
+    DeleteFunctionEventInvokeConfig,
+    ListFunctionEventInvokeConfigs,
+    CreateEventSourceMapping,
+    GetEventSourceMapping,
+    ListEventSourceMappings,
+    UpdateEventSourceMapping,
+    DeleteEventSourceMapping,
     GetAccountSettings,
     GetFunctionCodeSigningConfig,
 }
@@ -60,7 +70,7 @@ kinds! {
 pub struct Operation {
     /// The operation.
     pub(super) kind: Kind,
-    /// The function, or the ARN of a resource.
+    /// The function, the ARN of a resource, or the UUID of a mapping.
     pub(super) target: String,
     /// The alias or the statement.
     pub(super) item: String,
@@ -77,6 +87,24 @@ impl Operation {
             (_, "2015-03-31", ["functions", name, rest @ ..]) => {
                 let (kind, item) = of_function(method, rest)?;
                 (kind, *name, item)
+            }
+            ("GET", "2019-09-25", ["functions", name, "event-invoke-config", "list"]) => {
+                (Kind::ListFunctionEventInvokeConfigs, *name, "")
+            }
+            ("POST", "2015-03-31", ["event-source-mappings"]) => {
+                (Kind::CreateEventSourceMapping, "", "")
+            }
+            ("GET", "2015-03-31", ["event-source-mappings"]) => {
+                (Kind::ListEventSourceMappings, "", "")
+            }
+            (_, "2015-03-31", ["event-source-mappings", uuid]) => {
+                let kind = match method {
+                    "GET" => Kind::GetEventSourceMapping,
+                    "PUT" => Kind::UpdateEventSourceMapping,
+                    "DELETE" => Kind::DeleteEventSourceMapping,
+                    _ => return None,
+                };
+                (kind, *uuid, "")
             }
             (_, _, ["functions", name, last]) => {
                 (of_later_versions(method, version, last)?, *name, "")
@@ -142,6 +170,10 @@ fn of_later_versions(method: &str, version: &str, last: &str) -> Option<Kind> {
         ("DELETE", "2019-09-30", "provisioned-concurrency") => {
             Kind::DeleteProvisionedConcurrencyConfig
         }
+        ("PUT", "2019-09-25", "event-invoke-config") => Kind::PutFunctionEventInvokeConfig,
+        ("POST", "2019-09-25", "event-invoke-config") => Kind::UpdateFunctionEventInvokeConfig,
+        ("GET", "2019-09-25", "event-invoke-config") => Kind::GetFunctionEventInvokeConfig,
+        ("DELETE", "2019-09-25", "event-invoke-config") => Kind::DeleteFunctionEventInvokeConfig,
         ("GET", "2020-06-30", "code-signing-config") => Kind::GetFunctionCodeSigningConfig,
         _ => return None,
     })
@@ -152,6 +184,8 @@ fn of_later_versions(method: &str, version: &str, last: &str) -> Option<Kind> {
 pub fn example(kind: Kind) -> (&'static str, &'static str) {
     const PLAIN: &str = "/2015-03-31/functions/victim";
     const ARN: &str = "/2017-03-31/tags/arn:aws:lambda:us-east-1:000000000000:function:victim";
+    const EVENTS: &str = "/2019-09-25/functions/victim/event-invoke-config";
+    const MAPPING: &str = "/2015-03-31/event-source-mappings/mapping-of-victim";
     const LATER: &str = "/2019-09-30/functions/victim/provisioned-concurrency?Qualifier=1";
     match kind {
         Kind::CreateFunction => ("POST", "/2015-03-31/functions"),
@@ -180,6 +214,20 @@ pub fn example(kind: Kind) -> (&'static str, &'static str) {
         Kind::AddPermission => ("POST", "/2015-03-31/functions/victim/policy"),
         Kind::RemovePermission => ("DELETE", "/2015-03-31/functions/victim/policy/sid"),
         Kind::GetPolicy => ("GET", "/2015-03-31/functions/victim/policy"),
+        Kind::PutFunctionEventInvokeConfig => ("PUT", EVENTS),
+        Kind::UpdateFunctionEventInvokeConfig => ("POST", EVENTS),
+        Kind::GetFunctionEventInvokeConfig => ("GET", EVENTS),
+        Kind::DeleteFunctionEventInvokeConfig => ("DELETE", EVENTS),
+        Kind::ListFunctionEventInvokeConfigs => {
+            ("GET", "/2019-09-25/functions/victim/event-invoke-config/list")
+        }
+        Kind::CreateEventSourceMapping => ("POST", "/2015-03-31/event-source-mappings/"),
+        Kind::ListEventSourceMappings => {
+            ("GET", "/2015-03-31/event-source-mappings/?FunctionName=victim")
+        }
+        Kind::GetEventSourceMapping => ("GET", MAPPING),
+        Kind::UpdateEventSourceMapping => ("PUT", MAPPING),
+        Kind::DeleteEventSourceMapping => ("DELETE", MAPPING),
         Kind::GetAccountSettings => ("GET", "/2016-08-19/account-settings"),
         Kind::GetFunctionCodeSigningConfig => {
             ("GET", "/2020-06-30/functions/victim/code-signing-config")

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use unlade_config::ByteSize;
+use unlade_fn_model::destination::{Kind, Target};
 use unlade_fn_model::isolation::Runtime;
 use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::lifecycle::Edition;
@@ -39,10 +40,9 @@ const RESERVED: [&str; 13] = [
 ];
 
 /// Parameters that have one value here, or none; the reason is part of the error.
-const UNSERVED: [(&str, &str); 14] = [
+const UNSERVED: [(&str, &str); 13] = [
     ("Layers", "layers are not served: put their files into the archive"),
     ("VpcConfig", "functions have no network of their own"),
-    ("DeadLetterConfig", "failed events are logged and counted, and not sent on"),
     ("FileSystemConfigs", "file systems are not mounted"),
     ("ImageConfig", "container images are not served"),
     ("CodeSigningConfigArn", "code is not signed"),
@@ -66,6 +66,8 @@ pub struct Settings {
     timeout: Option<Duration>,
     memory: Option<ByteSize>,
     environment: Option<BTreeMap<String, String>>,
+    /// `Some(None)` removes it.
+    dead_letter: Option<Option<Target>>,
 }
 
 fn refused(why: impl Into<String>) -> Refusal {
@@ -118,6 +120,7 @@ impl Settings {
             timeout: timeout.map(Duration::from_secs),
             memory: memory.map(|mib| ByteSize(mib << 20)),
             environment: environment(own)?,
+            dead_letter: dead_letter(own)?,
         })
     }
 
@@ -140,6 +143,7 @@ impl Settings {
             manifest.runtime = runtime_of(&runtime).unwrap_or(manifest.runtime);
             edition.runtime = runtime;
         }
+        edition.dead_letter = self.dead_letter.unwrap_or_else(|| edition.dead_letter.clone());
         edition.role = self.role.unwrap_or_else(|| edition.role.clone());
         edition.description = self.description.unwrap_or_else(|| edition.description.clone());
         let invalid = |error: unlade_fn_model::ManifestError| refused(error.to_string());
@@ -186,6 +190,18 @@ fn environment(own: &mut Parameters) -> Result<Option<BTreeMap<String, String>>,
     Ok(Some(variables))
 }
 
+fn dead_letter(own: &mut Parameters) -> Result<Option<Option<Target>>, Refusal> {
+    let Some(mut config) = own.object("DeadLetterConfig")? else { return Ok(None) };
+    let arn = config.text("TargetArn")?.filter(|arn| !arn.is_empty());
+    config.done()?;
+    let Some(arn) = arn else { return Ok(Some(None)) };
+    match Target::parse(&arn) {
+        Ok(target) if matches!(target.kind, Kind::Queue | Kind::Topic) => Ok(Some(Some(target))),
+        Ok(target) => Err(refused(format!("DeadLetterConfig: {target} is no queue and no topic"))),
+        Err(why) => Err(refused(format!("DeadLetterConfig: {why}"))),
+    }
+}
+
 /// Takes the architectures of the code.
 ///
 /// # Errors
@@ -217,6 +233,7 @@ mod tests {
         let all = json!({
             "Handler": "b.main", "Runtime": "python3.12", "Timeout": 7, "MemorySize": 256,
             "Role": "arn:aws:iam::000000000000:role/reader", "Description": "d",
+            "DeadLetterConfig": {"TargetArn": "arn:aws:sqs:us-east-1:123456789012:dead"},
             "Environment": {"Variables": {"A": "b"}},
         });
         taken(&all).unwrap().apply(&mut edition).unwrap();
@@ -224,6 +241,13 @@ mod tests {
         assert_eq!((manifest.handler.as_str(), manifest.timeout.as_secs()), ("b.main", 7));
         assert_eq!((manifest.memory.0, manifest.environment["A"].as_str()), (256 << 20, "b"));
         assert_eq!((edition.runtime.as_str(), edition.description.as_str()), ("python3.12", "d"));
+        assert_eq!(edition.dead_letter.as_ref().unwrap().name, "dead");
+        taken(&json!({"Description": "e"})).unwrap().apply(&mut edition).unwrap();
+        assert!(edition.dead_letter.is_some());
+        let none = json!({"DeadLetterConfig": {"TargetArn": ""}});
+        taken(&none).unwrap().apply(&mut edition).unwrap();
+        assert_eq!(edition.dead_letter, None);
+        assert_eq!(edition.description, "e");
         taken(&json!({"Environment": {"Variables": {}}})).unwrap().apply(&mut edition).unwrap();
         assert!(edition.manifest.environment.is_empty());
         let wrong = taken(&json!({"Role": "reader"})).unwrap().apply(&mut edition);
@@ -236,6 +260,11 @@ mod tests {
             (json!({"Layers": ["arn:aws:lambda:us-east-1:1:layer:x:1"]}), "archive"),
             (json!({"VpcConfig": {"SubnetIds": ["s-1"]}}), "VpcConfig"),
             (json!({"DeadLetterConfig": {"TargetArn": "arn:aws:sqs:::q"}}), "DeadLetterConfig"),
+            (
+                json!({"DeadLetterConfig": {
+                    "TargetArn": "arn:aws:lambda:us-east-1:000000000000:function:f"}}),
+                "no queue",
+            ),
             (json!({"TracingConfig": {"Mode": "Active"}}), "PassThrough"),
             (json!({"SnapStart": {"ApplyOn": "PublishedVersions"}}), "SnapStart"),
             (json!({"EphemeralStorage": {"Size": 1024}}), "scratch"),

@@ -164,6 +164,9 @@ impl View<'_> {
                 "LogGroup": format!("/aws/lambda/{}", self.name),
             },
         });
+        if let Some(target) = &edition.dead_letter {
+            description["DeadLetterConfig"] = json!({"TargetArn": target.arn});
+        }
         if !manifest.environment.is_empty() {
             description["Environment"] = json!({"Variables": manifest.environment});
         }
@@ -229,6 +232,11 @@ pub fn listed(name: &str, items: Vec<Value>, next: Option<String>) -> Reply {
         body["NextMarker"] = next.into();
     }
     json_reply(200, body.to_string())
+}
+
+/// A time as some descriptions have it: seconds since the UNIX epoch.
+pub fn seconds(at_ms: u64) -> f64 {
+    at_ms as f64 / 1e3
 }
 
 /// The architecture of this machine, in Lambda's words.

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alias, Qualifier, ResourcePolicy, Version};
+use super::{Alias, EventConfig, Qualifier, ResourcePolicy, Version};
 use crate::Manifest;
+use crate::destination::Target;
 use crate::lambda::Refusal;
+use crate::source::Mapping;
 
 /// Most published versions of a function.
 pub const VERSIONS_MAX: usize = 1000;
@@ -41,15 +43,19 @@ pub struct Edition {
     pub modified: String,
     /// The identifier of this state.
     pub revision: String,
+    /// The queue or topic that gets events which have failed.
+    #[serde(default)]
+    pub dead_letter: Option<Target>,
 }
 
 impl Edition {
     /// Returns true if both do the same.
     fn is_equal(&self, other: &Edition) -> bool {
-        let Edition { code, code_sha256, manifest, runtime, role, .. } = self;
+        let Edition { code, code_sha256, manifest, runtime, role, dead_letter, .. } = self;
         let same_code = *code == other.code || *code_sha256 == other.code_sha256;
         let same_role = *runtime == other.runtime && *role == other.role;
-        same_code && same_role && *manifest == other.manifest
+        let same_end = *dead_letter == other.dead_letter;
+        same_code && same_role && same_end && *manifest == other.manifest
     }
 }
 
@@ -101,6 +107,12 @@ pub struct Record {
     /// Resource policies, by qualifier; that of the function itself has an empty one.
     #[serde(default)]
     pub policies: BTreeMap<String, ResourcePolicy>,
+    /// Configurations of asynchronous invocations, by qualifier.
+    #[serde(default)]
+    pub event_configs: BTreeMap<String, EventConfig>,
+    /// Queues that feed the function, by UUID.
+    #[serde(default)]
+    pub sources: BTreeMap<String, Mapping>,
 }
 
 /// Refuses a change of another revision than the current one.
@@ -129,6 +141,8 @@ impl Record {
             provisioned: BTreeMap::new(),
             tags: BTreeMap::new(),
             policies: BTreeMap::new(),
+            event_configs: BTreeMap::new(),
+            sources: BTreeMap::new(),
         }
     }
 
@@ -237,10 +251,11 @@ impl Record {
         Ok(())
     }
 
-    /// Removes the policy and the provisioned concurrency of a qualifier.
+    /// Removes the policy, the provisioned concurrency and the event configuration of a qualifier.
     pub(super) fn forget(&mut self, qualifier: &str) {
         self.policies.remove(qualifier);
         self.provisioned.remove(qualifier);
+        self.event_configs.remove(qualifier);
     }
 
     /// The numbers of the directories that its editions use.

@@ -6,7 +6,7 @@ use super::*;
 use crate::Manifest;
 use crate::lambda::Refusal;
 
-fn edition(code: u64) -> Edition {
+pub fn edition(code: u64) -> Edition {
     Edition {
         code,
         code_sha256: format!("sha-{code}"),
@@ -17,6 +17,7 @@ fn edition(code: u64) -> Edition {
         description: String::new(),
         modified: "2026-01-01T00:00:00.000+0000".to_owned(),
         revision: format!("edition-{code}"),
+        dead_letter: None,
     }
 }
 
@@ -24,7 +25,7 @@ fn stamp(number: u64) -> Stamp {
     Stamp { time: format!("t{number}"), revision: format!("r{number}") }
 }
 
-fn number(number: u64) -> Qualifier {
+pub fn number(number: u64) -> Qualifier {
     Qualifier::Version(Version::Number(number))
 }
 
@@ -37,7 +38,7 @@ fn to(version: u64) -> AliasChange {
 }
 
 /// A record with two versions.
-fn record() -> Record {
+pub fn record() -> Record {
     let mut record = Record::new("t", edition(1));
     assert_eq!(record.publish(Publication::default(), stamp(1)), Ok(1));
     record.update(edition(2), None).unwrap();

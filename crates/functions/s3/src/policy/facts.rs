@@ -173,13 +173,12 @@ impl Facts {
             }
             None => self.with_unknown("aws:EpochTime").with_unknown("aws:CurrentTime"),
         };
-        // The holder of a URL or form chooses the server and the transport.
+        // Also that of a URL or form: its signature contains the region.
         self = match region.as_str() {
-            region if !is_deferred && !region.is_empty() => {
-                self.with("aws:RequestedRegion", region)
-            }
-            _ => self.with_unknown("aws:RequestedRegion"),
+            "" => self.with_unknown("aws:RequestedRegion"),
+            region => self.with("aws:RequestedRegion", region),
         };
+        // The holder of a URL or form chooses the transport.
         match is_deferred {
             true => self.with_unknown("aws:SecureTransport"),
             false => self.with("aws:SecureTransport", &has_tls.to_string()),
@@ -303,8 +302,9 @@ mod tests {
         assert_eq!(facts.find("aws:requestedregion"), Found::Unknown);
         let later = Environment { is_deferred: true, ..now };
         let facts = Facts::default().in_environment(&later);
-        for key in ["currenttime", "epochtime", "requestedregion", "securetransport"] {
+        for key in ["currenttime", "epochtime", "securetransport"] {
             assert_eq!(facts.find(&format!("aws:{key}")), Found::Unknown, "{key}");
         }
+        assert_eq!(facts.find("aws:requestedregion"), Found::Values(&["eu-west-1".into()]));
     }
 }

@@ -294,3 +294,62 @@ fn a_bucket_whose_directory_is_lost_keeps_its_versions() {
         }
     });
 }
+
+#[test]
+fn a_list_goes_on_behind_a_version_that_is_removed_between_its_pages() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let objects = start(&empty());
+        let create = CreateBucketInput { bucket: BUCKET.to_owned(), ..Default::default() };
+        objects.create_bucket(request(create)).await.expect("a bucket");
+        let oracle = Oracle { state: Versioning::Off, keys: BTreeMap::new() };
+        let mut bed = Bed { objects, oracle, count: 0 };
+        for key in ["a", "b"] {
+            bed.put(key).await;
+        }
+        bed.set(Versioning::Enabled).await;
+        for key in ["a", "a", "b", "c", "a"] {
+            bed.put(key).await;
+        }
+        bed.delete("a").await;
+        bed.set(Versioning::Suspended).await;
+        bed.put("c").await;
+        bed.set(Versioning::Enabled).await;
+        bed.put("c").await;
+        let newest_first = |(key, own): (&String, &Vec<One>)| {
+            own.iter().map(|one| (key.clone(), one.0.clone())).collect::<Vec<_>>()
+        };
+        let mut due: Vec<_> = bed.oracle.keys.iter().flat_map(newest_first).collect();
+        let (mut found, mut marker) = (Vec::new(), (None, None));
+        for _ in 0..=due.len() {
+            let input = ListObjectVersionsInput {
+                bucket: BUCKET.to_owned(),
+                max_keys: Some(2),
+                key_marker: marker.0.take(),
+                version_id_marker: marker.1.take(),
+                ..ListObjectVersionsInput::default()
+            };
+            let listed = bed.objects.list_object_versions(request(input)).await.expect("a list");
+            let output = listed.output;
+            let versions = output.versions.unwrap_or_default().into_iter();
+            let markers = output.delete_markers.unwrap_or_default().into_iter();
+            let names = versions.map(|one| (one.key, one.version_id));
+            let names = names.chain(markers.map(|one| (one.key, one.version_id)));
+            found.extend(names.map(|(key, id)| (key.expect("a key"), id.expect("an id"))));
+            marker = (output.next_key_marker, output.next_version_id_marker);
+            match &marker {
+                (None, _) => break,
+                // The place of a version without an id of its own is not known once it is gone.
+                (Some(key), Some(id)) if id != NULL => {
+                    let (key, id) = (key.clone(), id.clone());
+                    bed.delete_version(&key, &id).await;
+                }
+                _ => {}
+            }
+        }
+        // A page has its versions before its delete markers.
+        found.sort();
+        due.sort();
+        assert_eq!(found, due);
+    });
+}

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use unlade_guest_protocol::{AnswerHead, RequestHead};
 use unlade_metrics::{CallEnd, CutRefusal, CutService, Event};
+use unlade_s3::Policy;
 use unlade_s3::failure::HostCode;
 
 use super::refusal::Refusal;
@@ -15,6 +16,7 @@ use crate::flow::Flow;
 use crate::perform::Failed;
 use crate::prefetch::Bytes;
 use crate::store::{Body, Incoming};
+use crate::tenant::Tenant;
 
 /// The label of a service in metrics.
 pub fn label(service: &str) -> CutService {
@@ -43,40 +45,87 @@ pub fn refused(caller: &Caller, refusal: Refusal) -> Failed {
     Failed::host(code, refusal.why)
 }
 
+/// The end of a request that was not refused.
+pub enum Exchanged {
+    /// The service has answered.
+    Answered(Incoming),
+    /// The role does not allow the request.
+    Denied {
+        /// The answer of the service's protocol.
+        answer: AnswerHead,
+        /// Its body.
+        body: Vec<u8>,
+        /// The reason, with the lines to add.
+        why: String,
+    },
+}
+
+/// The reason why a request has no answer.
+pub enum Unsent {
+    /// It was refused before the role was asked, or no endpoint is configured.
+    Refused(Refusal),
+    /// The service cannot be reached, or does not answer.
+    Failed(Failed),
+}
+
+impl From<Refusal> for Unsent {
+    fn from(refusal: Refusal) -> Unsent {
+        Unsent::Refused(refusal)
+    }
+}
+
+/// Checks, signs and sends a request, with the rights of a role; the body of its answer is unread.
+///
+/// # Errors
+/// The request is refused, or the service cannot be reached.
+pub async fn exchange(
+    tenant: &Tenant,
+    policy: &Policy,
+    head: &RequestHead,
+    body: &Rc<Body>,
+) -> Result<Exchanged, Unsent> {
+    let service = services::of_request(head)?;
+    let named = RequestHead { service: service.name.to_owned(), ..head.clone() };
+    let head = &named;
+    let told = told::tell(service, head, body.bytes())?;
+    let services = &tenant.services;
+    let asked = resources::asked(service, services.is_aws(service), head, &told);
+    if let Err(not_allowed) = policy.decide_on(&asked, &services.environment(service, head)) {
+        let (answer, body) = denial::answer(head, &told, &not_allowed);
+        let why = denial::message(&not_allowed);
+        return Ok(Exchanged::Denied { answer, body, why });
+    }
+    let route = services.route(service, head)?;
+    tenant.meter.add(Event::HostioServiceRequest(label(&head.service)));
+    tenant.meter.add_n(Event::HostioBytesOut, body.bytes().len() as u64);
+    let limit = tenant.limits.call_timeout;
+    let sent = tokio::time::timeout(limit, services.send(&route, head, body, limit)).await;
+    let late = |_| Failed::host(HostCode::Timeout, format!("no answer within {limit:?}"));
+    let sent = sent.map_err(late).and_then(|sent| sent.map_err(Failed::from));
+    sent.map(Exchanged::Answered).map_err(Unsent::Failed)
+}
+
 /// Executes a request: it is checked, signed and sent, and the answer's body comes to the guest in
 /// slots.
 ///
 /// # Errors
 /// The request is refused, or the service cannot be reached.
 pub async fn act(caller: &Caller, head: &RequestHead, body: &Rc<Body>) -> Result<Answer, Failed> {
-    let refuse = |refusal| refused(caller, refusal);
-    let service = services::of_request(head).map_err(refuse)?;
-    let named = RequestHead { service: service.name.to_owned(), ..head.clone() };
-    let head = &named;
-    let told = told::tell(service, head, body.bytes()).map_err(refuse)?;
-    let is_aws = caller.tenant.services.is_aws(service);
-    let asked = resources::asked(service, is_aws, head, &told);
-    let environment = caller.tenant.services.environment(service, head);
-    if let Err(not_allowed) = caller.policy().decide_on(&asked, &environment) {
-        let (answer, body) = denial::answer(head, &told, &not_allowed);
-        let reader = Bytes::all(&caller.tenant.copies, &Body::from(body));
-        let flow = Flow::new(Box::new(reader), caller.tenant.limits.window_slots);
-        return deliver(caller, answer, flow, CallEnd::Denied).await;
+    let window = caller.tenant.limits.window_slots;
+    match exchange(&caller.tenant, &caller.policy(), head, body).await {
+        Ok(Exchanged::Answered(Incoming { head: found, body })) => {
+            let answer = AnswerHead { http_status: found.status, headers: joined(found.headers) };
+            let end = if found.status < 300 { CallEnd::Done } else { CallEnd::Service };
+            deliver(caller, answer, Flow::eager(body, window), end).await
+        }
+        Ok(Exchanged::Denied { answer, body, .. }) => {
+            let reader = Bytes::all(&caller.tenant.copies, &Body::from(body));
+            let flow = Flow::new(Box::new(reader), window);
+            deliver(caller, answer, flow, CallEnd::Denied).await
+        }
+        Err(Unsent::Refused(refusal)) => Err(refused(caller, refusal)),
+        Err(Unsent::Failed(failed)) => Err(failed),
     }
-    let services = &caller.tenant.services;
-    let route = services.route(service, head).map_err(refuse)?;
-    let meter = &caller.tenant.meter;
-    meter.add(Event::HostioServiceRequest(label(&head.service)));
-    meter.add_n(Event::HostioBytesOut, body.bytes().len() as u64);
-    let limit = caller.tenant.limits.call_timeout;
-    let work = services.send(&route, head, body, limit);
-    let Incoming { head: found, body } = tokio::time::timeout(limit, work)
-        .await
-        .map_err(|_| Failed::host(HostCode::Timeout, format!("no answer within {limit:?}")))??;
-    let answer = AnswerHead { http_status: found.status, headers: joined(found.headers) };
-    let flow = Flow::eager(body, caller.tenant.limits.window_slots);
-    let end = if found.status < 300 { CallEnd::Done } else { CallEnd::Service };
-    deliver(caller, answer, flow, end).await
 }
 
 async fn deliver(

@@ -8,7 +8,10 @@
 //! The guest is untrusted: it chooses a service by its name in a table and a region by its form,
 //! never a host. The claimed operation is compared with the request. A redirect is an answer like
 //! any other. A request is sent once: attempts are the SDK's.
+//!
+//! [`behalf`] does the same for requests that the gateway makes in the name of a function.
 
+pub mod behalf;
 pub mod client;
 pub mod config;
 pub mod denial;

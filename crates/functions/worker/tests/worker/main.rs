@@ -2,6 +2,7 @@
 //! `docs/guest-protocol.md`; the store is the embedded one, or a scripted one.
 
 mod bed;
+mod behalf;
 mod brought;
 mod copies;
 mod copies_measured;
