@@ -269,9 +269,8 @@ impl Host {
     /// gone keep theirs until they end.
     fn entitle_all(&self) {
         let alive: Vec<_> = self.alive.borrow().iter().filter_map(Weak::upgrade).collect();
-        let has_rules = |tenant: &str| {
-            tenant == DEFAULT_TENANT || self.rules.borrow().contains_key(tenant)
-        };
+        let has_rules =
+            |tenant: &str| tenant == DEFAULT_TENANT || self.rules.borrow().contains_key(tenant);
         for function in alive {
             let tenant = &function.tenant;
             if tenant.has_role(function.role) && has_rules(&tenant.name) {

@@ -61,11 +61,8 @@ const CREATE: &[&str] = &["PutObject", "CopyObject", "CreateMultipartUpload"];
 /// The parameters that set an access control list.
 const GRANTS: &[&str] =
     &["GrantFullControl", "GrantRead", "GrantReadACP", "GrantWrite", "GrantWriteACP"];
-const EVENT_HOLD: &[&str] = &[
-    "ObjectLockEventHold",
-    "ObjectLockEventHoldDurationDays",
-    "ObjectLockEventHoldDurationYears",
-];
+const EVENT_HOLD: &[&str] =
+    &["ObjectLockEventHold", "ObjectLockEventHoldDurationDays", "ObjectLockEventHoldDurationYears"];
 
 const fn row(operations: &'static [&'static str], when: When, action: &'static str) -> Row {
     Row { operations, when, action, on: On::Target, need: Need::Certain }
@@ -107,7 +104,11 @@ pub(super) const TABLE: &[Row] = &[
         On::Source,
         need(
             Need::Covered("s3:GetObject"),
-            row(&["CopyObject"], When::Unless("TaggingDirective", "REPLACE"), "s3:GetObjectTagging"),
+            row(
+                &["CopyObject"],
+                When::Unless("TaggingDirective", "REPLACE"),
+                "s3:GetObjectTagging",
+            ),
         ),
     ),
     need(

@@ -19,7 +19,8 @@ fn greetings_are_part_of_a_tenants_turn() {
         }
         guest.write_all(&bytes).unwrap();
         let (gateway, mut said) = Gateway::new();
-        let session = Session::new(tenant, Rc::default(), gateway, 1, channel.into(), None).unwrap();
+        let session =
+            Session::new(tenant, Rc::default(), gateway, 1, channel.into(), None).unwrap();
         let (_orders, obeyed) = mpsc::unbounded_channel();
         tokio::task::spawn_local(session.run(obeyed));
         for _ in 0..UNITS_TURN / i64::from(HELLO_UNITS) {

@@ -16,9 +16,7 @@ use super::body::Body;
 use super::connection::{Connection, Stream, broken, put};
 use super::pool::Pool;
 use super::sign::{Payload, Signer};
-use super::transport::{
-    Form, Incoming, Into, Local, Outgoing, Reader, Transport, TransportError,
-};
+use super::transport::{Form, Incoming, Into, Local, Outgoing, Reader, Transport, TransportError};
 
 /// Limits of a response head.
 const LIMITS: HeadLimits =

@@ -13,9 +13,12 @@ use crate::bed::{Bed, body_of, everything};
 fn what_a_request_sets_beside_its_object_needs_rights_of_its_own() {
     let mut bed = Bed::new();
     bed.guest().call("CreateBucket", json!({"Bucket": "box"}), b"").done();
-    bed.gateway.role(2, json!({"statements": [
+    bed.gateway.role(
+        2,
+        json!({"statements": [
         {"effect": "allow", "actions": ["s3:PutObject", "s3:GetObject", "s3:DeleteObject*"],
-         "resources": ["box/*"]}]}));
+         "resources": ["box/*"]}]}),
+    );
     let mut guest = bed.gateway.attach(2);
     let mut said = |operation: &str, parameters: serde_json::Value| {
         let came = guest.call(operation, parameters, b"");

@@ -218,10 +218,9 @@ fn an_address_has_version_4_or_there_is_none() {
     let mut bed = Bed::new();
     let mut guest = bed.guest();
     let url = json!({"Operation": "GetObject", "Parameters": object("k"), "ExpiresIn": 60});
-    for (operation, parameters) in [
-        ("GeneratePresignedUrl", url.clone()),
-        ("GeneratePresignedPost", object("k")),
-    ] {
+    for (operation, parameters) in
+        [("GeneratePresignedUrl", url.clone()), ("GeneratePresignedPost", object("k"))]
+    {
         for version in [json!("s3"), json!("s3-query"), json!("unsigned"), json!(""), json!(null)] {
             let mut parameters = parameters.clone();
             parameters["SignatureVersion"] = version;

@@ -56,7 +56,11 @@ fn arn(row: &Row, operation: &str) -> &'static str {
     }
 }
 
-fn decide(statements: Value, operation: &Operation, asked: &Map<String, Value>) -> (Decision, String) {
+fn decide(
+    statements: Value,
+    operation: &Operation,
+    asked: &Map<String, Value>,
+) -> (Decision, String) {
     let policy = json!({"Version": "2012-10-17", "Statement": statements});
     let policy = Policy::from_value(&policy).unwrap();
     match policy.decide(operation, asked, &Environment::of_tests()) {
@@ -82,9 +86,7 @@ fn every_row_decides_about_its_requests_and_the_denial_names_the_action() {
                 let at = format!("{row:?} {} {asked:?}", operation.name);
                 let of = |statements| decide(statements, operation, &asked);
                 assert_eq!(of(everything.clone()).0, Decision::Allowed, "{at}");
-                let deny = |resource: &str| {
-                    json!({"Effect": "Deny", "Action": row.action, "Resource": resource})
-                };
+                let deny = |resource: &str| json!({"Effect": "Deny", "Action": row.action, "Resource": resource});
                 let denied = of(json!([everything, deny(arn(row, operation.name))]));
                 assert_eq!(denied, (Decision::Denied, row.action.to_owned()), "{at}");
                 let other = of(json!([everything, deny("arn:aws:s3:::other/x")]));
@@ -168,7 +170,8 @@ fn a_copy_in_toml_includes_the_tags_of_its_source() {
         Policy::from_value(&json!({ "statements": statements })).unwrap()
     };
     let named = |policy: &Policy, operation: &Operation, asked: Value| {
-        let decided = policy.decide(operation, asked.as_object().unwrap(), &Environment::of_tests());
+        let decided =
+            policy.decide(operation, asked.as_object().unwrap(), &Environment::of_tests());
         match decided {
             Ok(()) => String::new(),
             Err(Refused::Action(not)) => not.asked.action.text(),
@@ -217,7 +220,11 @@ fn a_version_is_that_of_its_object() {
         let asked = asked.as_object().unwrap();
         let denied = decide(json!([allow, deny]), copy, asked);
         assert_eq!(denied.0 == Decision::Denied, is_denied, "{source}");
-        assert_eq!(decide(only.clone(), copy, asked).0 == Decision::Allowed, is_allowed, "{source}");
+        assert_eq!(
+            decide(only.clone(), copy, asked).0 == Decision::Allowed,
+            is_allowed,
+            "{source}"
+        );
     }
     let delete = find("DeleteObjects").unwrap();
     for (versions, is_allowed) in [(["7", "7"], true), (["7", "8"], false)] {
@@ -254,9 +261,9 @@ fn no_field_with_an_action_of_its_own_is_without_a_row() {
             let Place::Header(header) = field.place else { continue };
             let own = of_fields.iter().find(|(start, _)| header.starts_with(start));
             // The conditions on a source are no rights.
-            let Some((_, of_action)) = own.filter(|(start, _)| {
-                *start != "x-amz-copy-source" || header == *start
-            }) else {
+            let Some((_, of_action)) =
+                own.filter(|(start, _)| *start != "x-amz-copy-source" || header == *start)
+            else {
                 continue;
             };
             found += 1;
