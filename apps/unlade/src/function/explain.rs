@@ -12,7 +12,7 @@ use unlade_command::output::line;
 use unlade_fn_gateway::config::{DEFAULT_TENANT, GatewayConfig};
 use unlade_fn_gateway::{deploy, permit};
 use unlade_fn_model::Manifest;
-use unlade_s3::policy::explain::{Explanation, Whose};
+use unlade_s3::policy::explain::{self, Explanation, Whose};
 use unlade_s3::policy::facts::{Environment, Vocabulary};
 use unlade_s3::policy::{BOUNDARY, Decision, Explained, document, is_action};
 use unlade_s3::{Policy, operation};
@@ -109,7 +109,10 @@ fn explained(
     let all = if args.action.contains(':') {
         check_action(&args.action)?;
         if !args.parameters.is_empty() {
-            bail!("--parameter is of an operation of S3, as PutObject; {} is an action", args.action);
+            bail!(
+                "--parameter is of an operation of S3, as PutObject; {} is an action",
+                args.action
+            );
         }
         let explanation = policy.explain(&args.action, &args.resource, environment, &keys);
         let (action, resource) = (args.action.clone(), args.resource.clone());
@@ -126,9 +129,8 @@ fn explained(
         if all.is_empty() {
             bail!("a bucket, a key, a version or a source is no text that the host decides about");
         }
-        let is_shown = |own: &Explained| {
-            !own.is_possible || own.explanation.decision != Decision::Allowed
-        };
+        let is_shown =
+            |own: &Explained| !own.is_possible || own.explanation.decision != Decision::Allowed;
         let found = all.into_iter().filter(is_shown).map(|own| {
             let Explained { action, resource, explanation, .. } = own;
             Found { action, resource, explanation }
@@ -148,10 +150,7 @@ fn explained(
 }
 
 /// The parameters of an operation: bucket and key, and those of the command line.
-fn parameters(
-    operation: &operation::Operation,
-    args: &ExplainArgs,
-) -> Result<Map<String, Value>> {
+fn parameters(operation: &operation::Operation, args: &ExplainArgs) -> Result<Map<String, Value>> {
     let name = args.resource.strip_prefix("arn:aws:s3:::").unwrap_or(&args.resource);
     let mut found = Map::new();
     match (operation.target, name.split_once('/')) {
@@ -280,10 +279,9 @@ fn lines(args: &ExplainArgs, rights: &Rights, found: &Found) -> String {
 fn arn(action: &str, resource: &str, region: &str) -> String {
     let service = action.split(':').next().unwrap_or_default().to_ascii_lowercase();
     match (resource, service.as_str()) {
-        ("*", _) => "*".to_owned(),
-        (arn, _) if arn.starts_with("arn:") => arn.to_owned(),
+        (arn, "s3") if arn == "*" || arn.starts_with("arn:") => arn.to_owned(),
         (name, "s3") => format!("arn:aws:s3:::{name}"),
-        (name, service) => format!("arn:aws:{service}:{region}:*:{name}"),
+        (name, service) => explain::resource(service, name, region).arn(),
     }
 }
 
@@ -328,6 +326,10 @@ mod tests {
         assert!(of(&["s3:GetObject", "photos/k"]).0);
         assert_eq!(arn("sqs:SendMessage", "q", "eu-west-1"), "arn:aws:sqs:eu-west-1:*:q");
         assert_eq!(arn("sqs:ListQueues", "*", "eu-west-1"), "*");
+        assert_eq!(
+            arn("secretsmanager:GetSecretValue", "secret:db", "eu-west-1"),
+            "arn:aws:secretsmanager:eu-west-1:*:secret:db-??????"
+        );
     }
 
     #[test]
@@ -349,7 +351,8 @@ mod tests {
         assert!(is_allowed && text.contains("(List)"), "{text}");
         let (is_allowed, _) = of(&[&listed[..], &["s3:prefix=b"]].concat()).unwrap();
         assert!(!is_allowed);
-        let (is_allowed, text) = of(&["s3:GetObject", "photos/k", "--function", &function]).unwrap();
+        let (is_allowed, text) =
+            of(&["s3:GetObject", "photos/k", "--function", &function]).unwrap();
         assert!(!is_allowed);
         assert!(text.contains("operator's role of tenant shop"), "{text}");
         assert!(text.contains("[[tenant.shop.role.statements]]"), "{text}");
@@ -371,8 +374,14 @@ mod tests {
         let file = path.display().to_string();
         let of = |words: &[&str]| run(&[words, &["--document", &file]].concat()).unwrap();
         assert!(of(&["PutObject", "photos/k"]).0);
-        let open = ["PutObject", "photos/k", "--parameter", "ACL=public-read", "--parameter",
-            "GrantRead=id=1"];
+        let open = [
+            "PutObject",
+            "photos/k",
+            "--parameter",
+            "ACL=public-read",
+            "--parameter",
+            "GrantRead=id=1",
+        ];
         let (is_allowed, text) = of(&open);
         assert!(!is_allowed);
         assert!(text.starts_with("allowed: s3:PutObject on photos/k, by statement 1"), "{text}");
@@ -382,8 +391,14 @@ mod tests {
         document["Statement"].as_array_mut().unwrap().push(statement);
         std::fs::write(&path, document.to_string()).unwrap();
         assert!(of(&open).0);
-        let delete = ["DeleteObject", "photos/k", "--parameter", "VersionId=7", "--parameter",
-            "BypassGovernanceRetention=true"];
+        let delete = [
+            "DeleteObject",
+            "photos/k",
+            "--parameter",
+            "VersionId=7",
+            "--parameter",
+            "BypassGovernanceRetention=true",
+        ];
         let (_, text) = of(&delete);
         for action in ["s3:DeleteObjectVersion", "s3:BypassGovernanceRetention"] {
             assert!(text.contains(&format!("about {action} on photos/k")), "{text}");

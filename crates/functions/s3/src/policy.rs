@@ -17,6 +17,7 @@ pub mod explain;
 pub mod facts;
 mod implied;
 pub mod invocation;
+mod names;
 mod needed;
 mod operator;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The explanation of a decision, for operators and authors: the statement that decides.
 
 use super::facts::{Environment, Facts};
-use super::services::{Action, Asked, Resource, arn};
 use super::needed::Question;
+use super::services::{Action, Asked, Resource, arn};
 use super::{Decision, Policy, STORE_ARN, statement};
 
 /// The policy whose statement decides.
@@ -48,7 +48,9 @@ impl Policy {
             of_store = Question::of(action, name);
             &of_store
         } else {
-            of_service = asked(service, action, resource, &environment.region);
+            let action = Action::Named(action.to_owned());
+            let resource = self::resource(service, resource, &environment.region);
+            of_service = Asked { action, resource };
             &of_service
         };
         self.explanation(self.answer(question, &facts))
@@ -67,9 +69,10 @@ impl Policy {
     }
 }
 
-fn asked(service: &str, action: &str, resource: &str, region: &str) -> Asked {
-    let action = Action::Named(action.to_owned());
-    let resource = match (arn(resource), resource) {
+/// A resource of a service other than S3: the last part of its ARN, its ARN, or `*` for one that the
+/// host cannot tell.
+pub fn resource(service: &str, text: &str, region: &str) -> Resource {
+    match (arn(text), text) {
         (_, "*") => Resource::Unknown,
         (Some([_, service, region, account, name]), _) => Resource::Named {
             service: service.to_owned(),
@@ -85,8 +88,7 @@ fn asked(service: &str, action: &str, resource: &str, region: &str) -> Asked {
             name: name.to_owned(),
             by_arn: false,
         },
-    };
-    Asked { action, resource }
+    }
 }
 
 #[cfg(test)]

@@ -76,8 +76,7 @@ impl Policy {
     ) -> Result<(), Refused> {
         let questions = questions(operation, parameters, environment.is_deferred);
         let resource = format!("{bucket}/{start}");
-        let with_start =
-            |own| Question { is_start: true, resource: resource.clone(), ..own };
+        let with_start = |own| Question { is_start: true, resource: resource.clone(), ..own };
         let questions = questions.map_err(|NoName| Refused::Name)?;
         let questions: Vec<_> = questions.into_iter().map(with_start).collect();
         self.decide_all(&questions, &self.facts_of(operation, parameters, environment))
@@ -270,7 +269,8 @@ impl Places {
 
     /// Adds the questions about an action.
     fn ask(&self, action: &'static str, on: On, need: Need, all: &mut Vec<Question<'_>>) {
-        let of = |action, resource: &String| Question { need, ..Question::of(action, resource.clone()) };
+        let of =
+            |action, resource: &String| Question { need, ..Question::of(action, resource.clone()) };
         match on {
             On::Target => all.extend(self.targets.iter().map(|(resource, version)| {
                 let action = if *version == Version::None { action } else { of_version(action) };

@@ -384,8 +384,7 @@ fn requests_are_decided_as_each_of_their_actions() {
         let parameters = asked.as_object().unwrap();
         let at = format!("{document} {operation} {asked} {due:?}");
         let decided = policy.decide(found, parameters, &Environment::of_tests());
-        let explained =
-            policy.explain_operation(found, parameters, &Environment::of_tests(), &[]);
+        let explained = policy.explain_operation(found, parameters, &Environment::of_tests(), &[]);
         let is_allowed = |own: &super::Explained| own.explanation.decision == Decision::Allowed;
         let refused = explained.iter().filter(|own| !is_allowed(own));
         let arn = |name: &str| format!("arn:aws:s3:::{name}");
@@ -430,4 +429,68 @@ fn what_the_host_cannot_tell_decides_against_the_request() {
             }
         }
     });
+}
+
+fn condition_of_a_url(random: &mut Random) -> (String, &'static str, Value) {
+    let (names, key, values): (&[&str], _, &[&str]) = match random.below(4) {
+        0 => (&["Bool"], "aws:SecureTransport", &["true", "false"]),
+        1 => (&["NumericLessThan"], "aws:EpochTime", &["100", "200"]),
+        2 => (
+            &["StringEquals", "StringNotEquals", "StringLike"],
+            "aws:RequestedRegion",
+            &["us-east-1", "us-*", "eu-west-1"],
+        ),
+        _ => (
+            &["StringEquals", "StringNotEquals", "StringLike"],
+            "s3:x-amz-acl",
+            &["private", "p*", "public-read"],
+        ),
+    };
+    if random.below(5) == 0 {
+        return ("Null".to_owned(), key, some(random, &["true", "false"]));
+    }
+    let end = one(random, &["", "IfExists"]);
+    (format!("{}{end}", one(random, names)), key, some(random, values))
+}
+
+/// A URL that is signed: whenever, over whatever, and with whatever added field its holder uses it,
+/// the document allows that.
+#[test]
+fn no_use_of_a_url_is_one_that_the_document_does_not_allow() {
+    let mut counts = [0_u32; 2];
+    cases(10_000, |random| {
+        let statement = |random: &mut Random| {
+            let mut own = json!({"Effect": one(random, &["Allow", "Allow", "Deny"]),
+                "Action": one(random, &["*", "s3:PutObject"]), "Resource": "*"});
+            for _ in 0..random.below(3) {
+                let (name, key, values) = condition_of_a_url(random);
+                own["Condition"][name] = json!({ key: values });
+            }
+            own
+        };
+        let all: Vec<Value> = (0..1 + random.below(3)).map(|_| statement(random)).collect();
+        let document = json!({"Version": "2012-10-17", "Statement": all});
+        let policy = Policy::from_value(&document).unwrap();
+        let parameters = json!({"Bucket": "b", "Key": "k"});
+        let operation = crate::operation::find("PutObject").unwrap();
+        let url = Environment { is_deferred: true, ..Environment::of_tests() };
+        let is_signed = policy.decide(operation, parameters.as_object().unwrap(), &url).is_ok();
+        counts[usize::from(is_signed)] += 1;
+        for (at, transport, acl) in ["99", "100", "300"].into_iter().flat_map(|at| {
+            let acls = [None, Some("private"), Some("public-read")];
+            let all = ["true", "false"].into_iter();
+            all.flat_map(move |transport| acls.map(|acl| (at, transport, acl)))
+        }) {
+            let mut keys = vec![
+                ("aws:EpochTime", at),
+                ("aws:SecureTransport", transport),
+                ("aws:RequestedRegion", "us-east-1"),
+            ];
+            keys.extend(acl.map(|acl| ("s3:x-amz-acl", acl)));
+            let asked = Asked { action: "s3:PutObject", arn: "arn:aws:s3:::b/k".to_owned(), keys };
+            let due = decide(&document, &asked);
+            assert!(!is_signed || due == Decision::Allowed, "{document} {:?}", asked.keys);
+        }
+    });
+    assert!(counts.iter().all(|count| *count > 500), "{counts:?}");
 }

@@ -277,7 +277,11 @@ mod tests {
             }
             let pattern = tokens(&pattern);
             let found = all.iter().filter(|text| matches(&pattern, text)).count();
-            assert_eq!(matches_partly(&pattern, &partly, true), found > 0, "{pattern:?} {partly:?}");
+            assert_eq!(
+                matches_partly(&pattern, &partly, true),
+                found > 0,
+                "{pattern:?} {partly:?}"
+            );
             if matches_partly(&pattern, &partly, false) {
                 assert_eq!(found, all.len(), "{pattern:?} {partly:?}");
             }

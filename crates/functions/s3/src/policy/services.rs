@@ -5,12 +5,10 @@
 //! does not name is the role's own, and matches every pattern.
 
 use super::facts::{Environment, Facts};
+use super::names::{self, Form, is_named};
 use super::pattern::{self, Template, Token};
 use super::statement::{Question, ResourcePattern, Statement, Sure};
 use super::{Decision, Policy};
-
-/// Characters behind the name of a secret in its ARN, after a hyphen.
-const SECRET_SUFFIX_CHARS: usize = 6;
 
 /// An action that a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,8 +79,9 @@ impl Resource {
     /// The resource as a document has it: an ARN, of every account if the request names none.
     pub fn arn(&self) -> String {
         match self {
-            Resource::Named { service, region, account, name, .. } => {
+            Resource::Named { service, region, account, name, by_arn } => {
                 let account = account.as_deref().unwrap_or("*");
+                let name = names::in_document(service, name, *by_arn);
                 format!("arn:aws:{service}:{region}:{account}:{name}")
             }
             Resource::Unknown => "*".to_owned(),
@@ -103,38 +102,6 @@ pub struct NotAllowed {
     pub is_default: bool,
     /// True if the policy that decides is a document.
     pub is_document: bool,
-}
-
-impl Resource {
-    /// Returns true if a pattern matches one of the names of the resource: that of the request, and
-    /// those that policies may have in its place.
-    fn is_named(&self, pattern: &[Token], sure: Sure) -> bool {
-        let possibly = sure == Sure::Possibly;
-        let names = self.names(possibly);
-        names.iter().any(|name| pattern::matches_partly(pattern, name, possibly))
-    }
-
-    /// The names, with unknown characters. A secret has a suffix in its ARN, which a request by its
-    /// name does not tell; `possibly`, one by its ARN names the secret without it, too. A group of
-    /// logs has `:*` behind its name, or not.
-    fn names(&self, possibly: bool) -> Vec<Vec<Option<char>>> {
-        let Resource::Named { service, name, by_arn, .. } = self else { return Vec::new() };
-        let known = |text: &str| text.chars().map(Some).collect::<Vec<_>>();
-        let mut all = vec![known(name)];
-        if service == "secretsmanager" && name.starts_with("secret:") {
-            let unknown = std::iter::repeat_n(None, SECRET_SUFFIX_CHARS);
-            all.push(known(name).into_iter().chain([Some('-')]).chain(unknown).collect());
-            let suffix = name.rsplit_once('-').filter(|(_, suffix)| {
-                suffix.len() == SECRET_SUFFIX_CHARS
-                    && suffix.bytes().all(|byte| byte.is_ascii_alphanumeric())
-            });
-            all.extend(suffix.filter(|_| possibly && *by_arn).map(|(name, _)| known(name)));
-        }
-        if service == "logs" && name.starts_with("log-group:") {
-            all.push(known(&format!("{name}:*")));
-        }
-        all
-    }
 }
 
 impl Policy {
@@ -194,7 +161,7 @@ impl Question for Asked {
             (ResourcePattern::Every, _) => true,
             (ResourcePattern::Plain(text), _) => is_plain(text, self, sure),
             (ResourcePattern::Arn(own), Resource::Named { service, region, account, .. }) => {
-                let is_name = |pattern: &[Token]| self.resource.is_named(pattern, sure);
+                let is_name = |own: &[Token]| is_named(&self.resource, own, Form::Document, sure);
                 own.matches((service, region, account.as_deref(), &is_name), facts, sure)
             }
             (ResourcePattern::Arn(own), Resource::Unknown) if sure == Sure::Possibly => {
@@ -213,7 +180,7 @@ impl Question for Asked {
 /// Returns true if a pattern of a statement in TOML is about a resource.
 fn is_plain(pattern: &str, asked: &Asked, sure: Sure) -> bool {
     let (parts, allows) = (arn(pattern), sure != Sure::Possibly);
-    let is_named = |name: &str| asked.resource.is_named(&pattern::tokens(name), sure);
+    let is_name = |name: &str| is_named(&asked.resource, &pattern::tokens(name), Form::Plain, sure);
     match &asked.resource {
         Resource::Unknown if allows => match parts {
             None => is_all(pattern),
@@ -225,14 +192,14 @@ fn is_plain(pattern: &str, asked: &Asked, sure: Sure) -> bool {
         },
         Resource::Unknown => true,
         Resource::Named { service, region, account, .. } => match parts {
-            None => is_named(pattern),
+            None => is_name(pattern),
             Some([_, of_service, in_region, of_account, named]) => {
                 let is_account =
                     |account: &String| of_account.is_empty() || glob(of_account, account);
                 glob(of_service, service)
                     && (in_region.is_empty() || region.is_empty() || glob(in_region, region))
                     && account.as_ref().is_none_or(is_account)
-                    && is_named(named)
+                    && is_name(named)
             }
         },
     }
@@ -424,86 +391,6 @@ mod tests {
             .decide_on(&[named("dynamodb:PutItem", table("t"))], &Environment::of_tests())
             .unwrap_err();
         assert!(not.by_boundary);
-    }
-
-    fn secret(name: &str, by_arn: bool) -> Asked {
-        let (service, region) = ("secretsmanager".to_owned(), "eu-west-1".to_owned());
-        let name = format!("secret:{name}");
-        let resource = Resource::Named { service, region, account: None, name, by_arn };
-        named("secretsmanager:GetSecretValue", resource)
-    }
-
-    /// For each pattern: true if it denies, and if it allows, in TOML and in a document.
-    fn of_patterns(start: &str, asked: &Asked, cases: &[(&str, bool, bool)]) {
-        for (pattern, denies, allows) in cases {
-            let plain = |effect: &str, resource: &str| {
-                json!({"effect": effect, "actions": ["*"], "resources": [resource]})
-            };
-            let one = |effect: &str, resource: String| {
-                json!({"Effect": effect, "Action": "*", "Resource": resource})
-            };
-            let arn = format!("arn:aws:{start}{pattern}");
-            let name = arn.splitn(6, ':').nth(5).unwrap();
-            let document = |statements: Value| {
-                let document = json!({"Version": "2012-10-17", "Statement": statements});
-                Policy::from_value(&document).unwrap()
-            };
-            let everything = one("Allow", "*".to_owned());
-            let deny = document(json!([everything, one("Deny", arn.clone())]));
-            let allow = document(json!([one("Allow", arn.clone())]));
-            let deny_plain = policy(json!([plain("allow", "*"), plain("deny", name)]));
-            let allow_plain = policy(json!([plain("allow", name)]));
-            for (deny, allow) in [(deny, allow), (deny_plain, allow_plain)] {
-                let found = decision(&deny, asked) == Decision::Denied;
-                assert_eq!(found, *denies, "deny {pattern} {asked:?}");
-                let found = decision(&allow, asked) == Decision::Allowed;
-                assert_eq!(found, *allows, "allow {pattern} {asked:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_secret_is_denied_by_its_name_and_by_its_arn() {
-        let start = "secretsmanager:*:*:secret:";
-        let by_name = [
-            ("prod/db", true, true),
-            ("prod/db-??????", true, true),
-            ("prod/db-*", true, true),
-            ("prod/db-AbCdEf", true, false),
-            ("prod/*", true, true),
-            ("prod/db-?????", false, false),
-            ("prod", false, false),
-            ("prod/db2", false, false),
-        ];
-        of_patterns(start, &secret("prod/db", false), &by_name);
-        let by_arn = [
-            ("prod/db", true, false),
-            ("prod/db-??????", true, true),
-            ("prod/db-AbCdEf", true, true),
-            ("prod/db-XbCdEf", false, false),
-            ("prod/d", false, false),
-        ];
-        of_patterns(start, &secret("prod/db-AbCdEf", true), &by_arn);
-        // The last word of a name is no suffix.
-        of_patterns(start, &secret("my-secret", false), &[("my", false, false)]);
-        let without = [("prod/db", true, true), ("prod/db-??????", true, true)];
-        of_patterns(start, &secret("prod/db", true), &without);
-    }
-
-    #[test]
-    fn a_group_of_logs_is_named_with_a_star_or_without() {
-        let (service, region) = ("logs".to_owned(), "eu-west-1".to_owned());
-        let name = "log-group:/app/a".to_owned();
-        let resource = Resource::Named { service, region, account: None, name, by_arn: false };
-        let cases = [
-            ("/app/a", true, true),
-            ("/app/a:*", true, true),
-            ("/app/*", true, true),
-            ("/app/*:*", true, true),
-            ("/app/b:*", false, false),
-            ("/app/ab", false, false),
-        ];
-        of_patterns("logs:*:*:log-group:", &named("logs:PutLogEvents", resource), &cases);
     }
 
     /// Compares with a list of all actions of a small service, each asked for by its name.

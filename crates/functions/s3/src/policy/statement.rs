@@ -145,10 +145,11 @@ pub(super) fn judge<'a>(
 
 impl ArnPattern {
     /// Returns true if it is about a resource; `account` is `None` if the request does not name
-    /// it, and `name` tells whether a pattern matches its last part. Without a region the resource is in all regions, or has none.
+    /// it, and `is_name` tells whether a pattern is about its last part. Without a region the
+    /// resource is in all regions, or has none.
     pub(super) fn matches(
         &self,
-        (service, region, account, name): (&str, &str, Option<&str>, &dyn Fn(&[Token]) -> bool),
+        (service, region, account, is_name): (&str, &str, Option<&str>, &dyn Fn(&[Token]) -> bool),
         facts: &Facts,
         sure: Sure,
     ) -> bool {
@@ -163,12 +164,14 @@ impl ArnPattern {
             ("", Sure::Certainly) => self.region.is_all() || is(&self.region, region),
             (region, _) => is(&self.region, region),
         };
-        let is_name = || match self.name.resolve(facts) {
-            Resolved::Pattern(pattern) => name(&pattern),
-            Resolved::Absent => false,
-            Resolved::Unknown => sure == Sure::Possibly,
-        };
-        is(&self.service, service) && is_region && is_account && is_name()
+        is(&self.service, service)
+            && is_region
+            && is_account
+            && match self.name.resolve(facts) {
+                Resolved::Pattern(pattern) => is_name(&pattern),
+                Resolved::Absent => false,
+                Resolved::Unknown => sure == Sure::Possibly,
+            }
     }
 }
 
