@@ -498,6 +498,9 @@ events! {
     /// A request was not authenticated, or its key does not permit the operation
     FnDenied(reason: FnDenial) => "unlade_fn_requests_denied",
         "Requests without a valid signature or without the right, by reason.";
+    /// A denied request has no line in the log, because many of its reason were logged just before
+    FnDenialUnlogged(reason: FnDenial) => "unlade_fn_denials_unlogged",
+        "Denied requests without a line in the log, by reason.";
     /// A deployment, or a function of the directory, was not served
     FnDeployRefused => "unlade_fn_deployments_refused",
         "Functions that could not be imported, or whose settings are not permitted.";

@@ -182,7 +182,7 @@ pub trait Availability {
 /// The messages of a worker about one instance.
 pub type InstanceEvents = mpsc::UnboundedReceiver<InstanceEvent>;
 
-/// Starts an instance, and attaches it to its tenant's worker with a role. `patience` limits the
+/// Starts an instance, and attaches it to its tenant's worker with the function's role. `patience` limits the
 /// wait for the worker.
 ///
 /// # Errors
@@ -191,7 +191,6 @@ pub async fn start(
     id: InstanceId,
     function: &Rc<Function>,
     template: Rc<dyn Template>,
-    role: u64,
     patience: Duration,
 ) -> Result<(Rc<AttachedInstance>, InstanceEvents), String> {
     let link = function.tenant.link(patience).await?;
@@ -203,8 +202,8 @@ pub async fn start(
     let log = log.map_err(|error| format!("its output: {error}"))?;
     let mut heard = link.listen(id);
     let region_bytes = region.as_ref().map_or(0, |_| REGION_BYTES);
-    let attach =
-        ControlHead::Attach { instance: id, role, function: function.name.clone(), region_bytes };
+    let (role, name) = (function.role, function.name.clone());
+    let attach = ControlHead::Attach { instance: id, role, function: name, region_bytes };
     let descriptors = std::iter::once(channel).chain(region).collect();
     link.say_with(attach, Vec::new(), descriptors);
     let greeted = tokio::select! {

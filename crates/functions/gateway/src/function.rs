@@ -28,7 +28,7 @@ pub struct Function {
     pub code: Rc<Code>,
     /// The operator's role that it has; `None` for the rights in its manifest.
     pub role_name: Option<String>,
-    /// The number of its role, which later deployments reuse.
+    /// The number of its role, which no other deployment has.
     pub role: u64,
     /// Its tenant.
     pub tenant: Rc<Tenant>,
@@ -71,5 +71,6 @@ impl Drop for Function {
     fn drop(&mut self) {
         // The task that watches its template waits for this.
         self.removed.notify_one();
+        self.tenant.forget_role(self.role);
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -93,7 +93,9 @@ pub struct Host {
     waiting: RefCell<HashMap<InvocationId, oneshot::Sender<Result<Assigned, Refused>>>>,
     /// Its tenants.
     pub tenants: Tenants,
-    roles: RefCell<HashMap<String, u64>>,
+    /// All functions that are not dropped yet: those that are served or tried, and those with
+    /// instances that finish their work.
+    alive: RefCell<Vec<Weak<Function>>>,
     /// The rules for each tenant's functions.
     rules: RefCell<BTreeMap<String, TenantConfig>>,
     /// Queues that feed functions.
@@ -141,7 +143,7 @@ impl Host {
             attached_instances: RefCell::default(),
             waiting: RefCell::default(),
             tenants,
-            roles: RefCell::default(),
+            alive: RefCell::default(),
             rules: RefCell::new(rules),
             sources: Sources::default(),
             keys: RefCell::default(),
@@ -187,8 +189,7 @@ impl Host {
             let why = format!("{:?} is not offered by this gateway", manifest.isolation);
             return Err(wrong("isolation", why));
         }
-        let role = self.role(key(name, version));
-        Ok(Rc::new(Function {
+        let function = Rc::new(Function {
             is_deployed: code.starts_with(self.config.state.join("functions")),
             id: self.next(),
             name: name.to_owned(),
@@ -198,19 +199,23 @@ impl Host {
             version,
             code: self.registry.code(&code),
             role_name,
-            role,
+            role: self.next(),
             observed: self.observatory.observe(&tenant.name, name),
             tenant,
             template: tokio::sync::Mutex::default(),
             is_removed: Cell::new(false),
             removed: Rc::default(),
             share: Cell::default(),
-        }))
+        });
+        let mut alive = self.alive.borrow_mut();
+        alive.retain(|function| function.strong_count() > 0);
+        alive.push(Rc::downgrade(&function));
+        Ok(function)
     }
 
-    /// The number of a role, which is stable for its name.
-    pub fn role(&self, name: String) -> u64 {
-        *self.roles.borrow_mut().entry(name).or_insert_with(|| self.next())
+    /// Tells the worker the rights of a function.
+    pub fn entitle(&self, function: &Function) {
+        function.tenant.role(function.role, self.policy(function));
     }
 
     /// Creates the function of an edition, which is not served yet.
@@ -256,20 +261,33 @@ impl Host {
         is_gone && self.functions().iter().any(|function| function.tenant.name == tenant)
     }
 
-    /// Applies new rules. A function that they forbid is no longer served until it is deployed
-    /// again. A tenant that stays keeps its rules.
+    /// Applies new rules, also to the calls of instances that run. A function that they forbid is
+    /// no longer served until it is deployed again: its instances end with what they run. A tenant
+    /// that stays keeps its rules.
     pub fn rule(self: &Rc<Host>, rules: &BTreeMap<String, TenantConfig>) {
         let mut before = self.rules.borrow().clone();
         before.retain(|tenant, _| self.stays(tenant, rules));
         before.extend(rules.clone());
         *self.rules.borrow_mut() = before;
+        self.entitle_all();
         for function in self.functions() {
-            match self.permit(&function) {
-                Ok(()) => function.tenant.role(function.role, self.policy(&function)),
-                Err(error) => {
-                    tracing::error!(function = %function.name, %error, "is not served any more");
-                    self.remove(&function.key());
-                }
+            if let Err(error) = self.permit(&function) {
+                tracing::error!(function = %function.name, %error, "is not served any more");
+                self.remove(&function.key());
+            }
+        }
+    }
+
+    /// Tells the workers the rights of all functions that they know. Instances of a tenant that is
+    /// gone keep theirs until they end.
+    fn entitle_all(&self) {
+        let alive: Vec<_> = self.alive.borrow().iter().filter_map(Weak::upgrade).collect();
+        let has_rules =
+            |tenant: &str| tenant == DEFAULT_TENANT || self.rules.borrow().contains_key(tenant);
+        for function in alive {
+            let tenant = &function.tenant;
+            if tenant.has_role(function.role) && has_rules(&tenant.name) {
+                self.entitle(&function);
             }
         }
     }
@@ -277,7 +295,7 @@ impl Host {
     /// Serves a function in place of the previous one with its key, whose instances finish their
     /// work.
     pub fn publish(&self, function: &Rc<Function>) {
-        function.tenant.role(function.role, self.policy(function));
+        self.entitle(function);
         self.share(function);
         self.by_id.borrow_mut().insert(function.id, function.clone());
         let before = self.functions.borrow_mut().insert(function.key(), function.clone());
@@ -687,7 +705,7 @@ async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
         // The backend has its own timeout for a template: a machine that boots in software takes
         // longer than an instance, and later starts need the template as well.
         let template = host.template(&function).await?;
-        let start = attached_instance::start(id, &function, template, function.role, patience);
+        let start = attached_instance::start(id, &function, template, patience);
         let started = tokio::time::timeout(patience, start).await;
         let late = |_| Err(format!("it did not start within {} s", patience.as_secs_f64()));
         started.unwrap_or_else(late)

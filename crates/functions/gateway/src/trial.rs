@@ -34,11 +34,9 @@ pub async fn check(
     // A limited number of trials run at a time; the semaphore is never closed.
     let _place = host.trials.acquire().await;
     let id = INSTANCE_FIRST + host.next();
-    // The function that currently serves keeps its own role.
-    let role = host.role(format!("{}, tried", function.key()));
-    function.tenant.role(role, host.policy(function));
+    host.entitle(function);
     let patience = host.config.start_timeout;
-    let start = attached_instance::start(id, function, template, role, patience);
+    let start = attached_instance::start(id, function, template, patience);
     let (attached_instance, heard) = match tokio::time::timeout(patience, start).await {
         Ok(started) => started?,
         Err(_) => {

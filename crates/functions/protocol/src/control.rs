@@ -92,12 +92,18 @@ pub enum PerformEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ControlHead {
-    /// Gateway: defines a role, by the number that later messages use.
+    /// Gateway: defines a role, by the number that later messages use, or changes its policy. The
+    /// next call of each instance with the role is decided by it.
     Role {
         /// The number.
         role: u64,
         /// Its policy, as JSON.
         policy: serde_json::Value,
+    },
+    /// Gateway: no later message names this role. Instances that run keep it.
+    Forget {
+        /// The number.
+        role: u64,
     },
     /// Gateway: attaches an instance, whose channel is sent with the message.
     Attach {
@@ -306,6 +312,7 @@ mod tests {
         let invocation = || "i-1".to_owned();
         vec![
             ControlHead::Role { role: 1, policy: serde_json::json!({"allow": []}) }.into(),
+            ControlHead::Forget { role: 1 }.into(),
             ControlHead::Attach { instance: 3, role: 1, function: "f".into(), region_bytes: 0 }
                 .into(),
             Message {

@@ -2,13 +2,15 @@
 
 use std::rc::Rc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use unlade_s3::failure::{HostCode, ServiceError};
 use unlade_s3::operation::{Operation, find};
-use unlade_s3::policy::Decision;
+use unlade_s3::policy::Refused;
 use unlade_s3::policy::facts::Environment;
 use unlade_s3::{Call, Head, Policy, Request};
 
+use crate::cut::denial;
+use crate::form;
 use crate::perform::Failed;
 
 /// A call that the role allows.
@@ -45,21 +47,7 @@ pub fn authorise(
             Ok(Authorised::Url(request))
         }
         "GeneratePresignedPost" => {
-            let text =
-                |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or_default();
-            let (bucket, key) = (text("Bucket"), text("Key"));
-            let asked = json!({"Bucket": bucket, "Key": key});
-            let asked = asked.as_object().cloned().unwrap_or_default();
-            let mut request = match key.strip_suffix("${filename}") {
-                None => of_operation(policy, "PutObject", &asked, &later)?.1,
-                // The holder of the form chooses the end of the key: the role must allow every end.
-                Some(start) => {
-                    let (operation, request) = parsed("PutObject", &asked)?;
-                    let decision = policy.decide_uploads(operation, (bucket, start), &later);
-                    allowed(decision, request)?
-                }
-            };
-            request.in_region(region).map_err(|e| invalid(&e.to_string()))?;
+            form::authorise(policy, parameters, region, &later)?;
             Ok(Authorised::Form)
         }
         _ => Ok(Authorised::Operation(request(policy, call, &environment)?)),
@@ -92,10 +80,15 @@ fn of_operation(
     environment: &Environment,
 ) -> Result<(&'static Operation, Request), Failed> {
     let (operation, request) = parsed(operation, parameters)?;
-    Ok((operation, allowed(policy.decide(operation, parameters, environment), request)?))
+    policy.decide(operation, parameters, environment).map_err(denied)?;
+    Ok((operation, request))
 }
 
-fn parsed(
+/// The operation with this name, and its request.
+///
+/// # Errors
+/// There is none, or the parameters are invalid.
+pub(crate) fn parsed(
     operation: &str,
     parameters: &Map<String, Value>,
 ) -> Result<(&'static Operation, Request), Failed> {
@@ -105,12 +98,16 @@ fn parsed(
     Ok((operation, request))
 }
 
-fn allowed(decision: Decision, request: Request) -> Result<Request, Failed> {
-    if decision == Decision::Allowed {
-        return Ok(request);
-    }
+/// The failure of a call that the role does not allow: it names the action that is missing.
+pub(crate) fn denied(refused: Refused) -> Failed {
+    let why = match refused {
+        Refused::Action(not) => denial::message(&not),
+        Refused::Name => "a bucket, a key, a version or a source in the request is not text, too \
+                          long, or the ARN of an access point, which the host cannot decide about"
+            .to_owned(),
+    };
     let head = Head { status: 403, headers: Vec::new() };
-    Err(Failed::Service { error: ServiceError::denied(), head })
+    Failed::Service { error: ServiceError::denied(&why), head }
 }
 
 fn unsupported(what: &str) -> Failed {

@@ -11,7 +11,6 @@ use unlade_guest_protocol::control::{ControlHead, WriteMode};
 use unlade_guest_protocol::region::SLOT_BYTES;
 use unlade_guest_protocol::{Frame, InvokeHead, Layout, Operation, ReplyHead};
 use unlade_metrics::Event;
-use unlade_s3::Policy;
 use unlade_shm::Arena;
 
 use crate::caller::Caller;
@@ -19,6 +18,7 @@ use crate::channel::{Channel, ChannelError};
 use crate::gateway::Gateway;
 use crate::lending::Slots;
 use crate::region::{ProtocolViolation, Region};
+use crate::rights::Rights;
 use crate::session_epoch::SessionEpoch;
 use crate::submission::submit;
 use crate::tenant::Tenant;
@@ -104,7 +104,7 @@ impl Memory {
 /// See the [module](self).
 pub struct Session {
     tenant: Rc<Tenant>,
-    policy: Rc<Policy>,
+    rights: Rc<Rights>,
     gateway: Gateway,
     instance: u64,
     channel: Channel,
@@ -125,7 +125,7 @@ impl Session {
     /// The descriptor is not a usable socket.
     pub fn new(
         tenant: Rc<Tenant>,
-        policy: Rc<Policy>,
+        rights: Rc<Rights>,
         gateway: Gateway,
         instance: u64,
         socket: OwnedFd,
@@ -136,7 +136,7 @@ impl Session {
         let (session_epoch, running, discard_at) = (None, None, None);
         Ok(Session {
             tenant,
-            policy,
+            rights,
             gateway,
             instance,
             channel,
@@ -378,9 +378,9 @@ impl Session {
             Some(running) => (running.id.clone(), running.writes, running.is_over.clone()),
             None => (Rc::from(""), WriteMode::Sync, Rc::default()),
         };
-        let (tenant, policy, session_epoch, calls) =
-            (self.tenant.clone(), self.policy.clone(), session_epoch.clone(), self.calls.clone());
-        Caller { tenant, policy, session_epoch, invocation, is_over, writes, calls }
+        let (tenant, rights, session_epoch, calls) =
+            (self.tenant.clone(), self.rights.clone(), session_epoch.clone(), self.calls.clone());
+        Caller { tenant, rights, session_epoch, invocation, is_over, writes, calls }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The explanation of a decision, for operators and authors: the statement that decides.
 
 use super::facts::{Environment, Facts};
+use super::needed::Question;
 use super::services::{Action, Asked, Resource, arn};
-use super::{Decision, Policy, Question, STORE_ARN, statement};
+use super::{Decision, Policy, STORE_ARN, statement};
 
 /// The policy whose statement decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +48,17 @@ impl Policy {
             of_store = Question::of(action, name);
             &of_store
         } else {
-            of_service = asked(service, action, resource, &environment.region);
+            let action = Action::Named(action.to_owned());
+            let resource = self::resource(service, resource, &environment.region);
+            of_service = Asked { action, resource };
             &of_service
         };
-        let (decision, number, by_boundary) = self.answer(question, &facts);
+        self.explanation(self.answer(question, &facts))
+    }
+
+    /// The explanation of an answer ([`Policy::answer`]).
+    pub(super) fn explanation(&self, answer: (Decision, Option<usize>, bool)) -> Explanation {
+        let (decision, number, by_boundary) = answer;
         let (whose, statements) = match (by_boundary, &self.boundary) {
             (true, Some(boundary)) => (Whose::Boundary, boundary),
             _ => (Whose::Role, &self.statements),
@@ -61,24 +69,26 @@ impl Policy {
     }
 }
 
-fn asked(service: &str, action: &str, resource: &str, region: &str) -> Asked {
-    let action = Action::Named(action.to_owned());
-    let resource = match (arn(resource), resource) {
+/// A resource of a service other than S3: the last part of its ARN, its ARN, or `*` for one that the
+/// host cannot tell.
+pub fn resource(service: &str, text: &str, region: &str) -> Resource {
+    match (arn(text), text) {
         (_, "*") => Resource::Unknown,
         (Some([_, service, region, account, name]), _) => Resource::Named {
             service: service.to_owned(),
             region: region.to_owned(),
             account: Some(account.to_owned()),
             name: name.to_owned(),
+            by_arn: true,
         },
         (None, name) => Resource::Named {
             service: service.to_ascii_lowercase(),
             region: region.to_owned(),
             account: None,
             name: name.to_owned(),
+            by_arn: false,
         },
-    };
-    Asked { action, resource }
+    }
 }
 
 #[cfg(test)]
