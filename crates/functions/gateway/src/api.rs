@@ -36,7 +36,7 @@ use crate::events::Events;
 use crate::function::{Function, key};
 use crate::host::Host;
 use crate::install;
-use crate::invoke::{self, Answer, Input, invoke};
+use crate::invoke::{Answer, Input, invoke};
 use crate::lambda_api::{self, Operation, View};
 use crate::permission::may_invoke;
 use crate::request::{AuthenticatedRequest, Query, compare, header, identify, unpercent};
