@@ -44,11 +44,14 @@ pub(super) fn is_named(resource: &Resource, own: &[Token], form: Form, sure: Sur
             }
         };
     }
-    let is_group = service == "logs" && name.starts_with("log-group:");
-    // A denial of a stream denies its group.
+    if service == "logs" && name.starts_with("log-group:") {
+        let name = name.strip_suffix(":*").unwrap_or(name);
+        // A denial of a stream denies its group.
+        return is_name(name)
+            || is_name(&format!("{name}:*"))
+            || (possibly && pattern::may_match(own, &format!("{name}:")));
+    }
     is_name(name)
-        || (is_group && is_name(&format!("{name}:*")))
-        || (is_group && possibly && pattern::may_match(own, &format!("{name}:")))
 }
 
 /// The name that a permission of a document has, which is about this resource only.
@@ -198,8 +201,10 @@ mod tests {
             ("/app/b:log-stream:*", false, false, false),
             ("/app/ab", false, false, false),
         ];
-        let asked = asked("logs", "log-group:/app/a".to_owned(), false);
-        of_patterns("arn:aws:logs:*:*:log-group:", &asked, &cases);
+        for (name, by_arn) in [("log-group:/app/a", false), ("log-group:/app/a:*", true)] {
+            let asked = asked("logs", name.to_owned(), by_arn);
+            of_patterns("arn:aws:logs:*:*:log-group:", &asked, &cases);
+        }
     }
 
     #[test]
