@@ -29,9 +29,10 @@ pub mod services;
 mod statement;
 
 pub use self::error::{Decision, PATTERN_BYTES_MAX, PATTERNS_MAX, PolicyError, STATEMENTS_MAX};
+pub use self::explain::Explained;
 use self::facts::{Facts, Vocabulary};
 pub use self::implied::is_action;
-pub use self::needed::{Explained, Refused};
+pub use self::needed::Refused;
 use self::statement::{ResourcePattern, Selection, Statement, Verdict, judge};
 
 /// The start of an S3 resource's ARN.

@@ -11,11 +11,12 @@ use unlade_s3::retry::Attempts;
 use unlade_s3::{Call, Head, Request};
 
 use crate::answer::Answer;
-use crate::authorise::{Authorised, invalid};
+use crate::authorise::Authorised;
 use crate::caller::Caller;
 use crate::fetch;
 use crate::flow::Flow;
 use crate::invalidation::CacheInvalidation;
+use crate::parsed::invalid;
 use crate::perform::{Failed, Performed, perform, wait};
 use crate::prefetch::Bytes;
 use crate::quota::HeldBytes;

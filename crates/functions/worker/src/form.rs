@@ -5,7 +5,7 @@ use unlade_s3::Policy;
 use unlade_s3::operation::{Operation, Place};
 use unlade_s3::policy::facts::Environment;
 
-use crate::authorise::{denied, invalid, parsed};
+use crate::parsed::{denied, invalid, parsed};
 use crate::perform::Failed;
 
 /// Fields of a form with other names than those of a request.

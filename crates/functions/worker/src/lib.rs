@@ -32,8 +32,8 @@
 //! - [`submission`]: the way of a submission through the stages, with its context ([`caller`]);
 //! - [`decode`]: its text and body, copied and checked; [`stage`]: a body that is buffered;
 //!   [`copies`]: the copies of long bodies;
-//! - [`authorise`]: the request of a call, if the role allows it; [`form`]: the same of a form that
-//!   others will send;
+//! - [`authorise`]: the request of a call, if the role allows it; [`parsed`]: its parameters;
+//!   [`form`]: the same of a form that others will send;
 //! - [`call`]: a local answer, or a request to the store: [`perform`]; [`invalidation`]: what it
 //!   makes stale; [`stream`]: a large body, sent to the store while it arrives, from its
 //!   [`stream_input`];
@@ -77,6 +77,7 @@ pub mod invalidation;
 pub mod journal;
 pub mod lending;
 pub mod open;
+pub mod parsed;
 pub mod perform;
 pub mod prefetch;
 pub mod quota;

@@ -1,9 +1,13 @@
 //! The explanation of a decision, for operators and authors: the statement that decides.
 
+use serde_json::{Map, Value};
+
 use super::facts::{Environment, Facts};
-use super::needed::Question;
+use super::implied::Need;
+use super::needed::{Question, questions};
 use super::services::{Action, Asked, Resource, arn};
 use super::{Decision, Policy, STORE_ARN, statement};
+use crate::operation::Operation;
 
 /// The policy whose statement decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +28,19 @@ pub struct Explanation {
     /// The number of the statement that decides, from 1, and its `Sid`; `None` if none is about the
     /// request.
     pub statement: Option<(usize, Option<String>)>,
+}
+
+/// An action that a request needs, with its resource and the decision about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// The action.
+    pub action: String,
+    /// The bucket, or the bucket, a slash and the key.
+    pub resource: String,
+    /// True if the host cannot tell whether the request needs it.
+    pub is_possible: bool,
+    /// The decision.
+    pub explanation: Explanation,
 }
 
 impl Policy {
@@ -54,6 +71,31 @@ impl Policy {
             &of_service
         };
         self.explanation(self.answer(question, &facts))
+    }
+
+    /// Explains the decision about every action that an operation needs; `more` are condition keys
+    /// of the request. Empty if a name in the parameters is none.
+    pub fn explain_operation(
+        &self,
+        operation: &Operation,
+        parameters: &Map<String, Value>,
+        environment: &Environment,
+        more: &[(String, String)],
+    ) -> Vec<Explained> {
+        let facts = self.facts_of(operation, parameters, environment);
+        let with = |facts: Facts, (key, value): &(String, String)| facts.with(key, value);
+        let facts = more.iter().fold(facts, with);
+        let all = questions(operation, parameters, environment.is_deferred).unwrap_or_default();
+        let explain = |question: &Question<'_>| {
+            let answer = self.answer_need(question, &question.facts(&facts));
+            Explained {
+                action: question.action.to_owned(),
+                resource: question.asked().resource.text().to_owned(),
+                is_possible: question.need == Need::Possible,
+                explanation: self.explanation(answer),
+            }
+        };
+        all.iter().map(explain).collect()
     }
 
     /// The explanation of an answer ([`Policy::answer`]).

@@ -91,7 +91,7 @@ impl Question for Invocation<'_> {
             (ResourcePattern::Every, _) => true,
             (ResourcePattern::Arn(own), ["arn", _, service, region, account, name]) => {
                 let is_name = |own: &[Token]| pattern::matches(own, name);
-                own.matches((service, region, Some(account), &is_name), facts, sure)
+                own.matches((service, region, Some(account)), &is_name, facts, sure)
             }
             (ResourcePattern::Arn(_) | ResourcePattern::Plain(_), _) => sure == Sure::Possibly,
         }

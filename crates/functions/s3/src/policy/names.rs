@@ -5,7 +5,6 @@
 //! secret is what it is for AWS, its ARN; a statement in TOML may also have its name.
 
 use super::pattern::{self, Token};
-use super::services::Resource;
 use super::statement::Sure;
 
 /// Characters behind the name of a secret in its ARN, after a hyphen.
@@ -22,13 +21,22 @@ pub(super) enum Form {
     Document,
 }
 
+/// The last part of an ARN.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Name<'a> {
+    pub(super) service: &'a str,
+    pub(super) text: &'a str,
+    /// True if a request names the resource by an ARN.
+    pub(super) by_arn: bool,
+}
+
 /// Returns true if the last part of a pattern matches a name of a resource.
-pub(super) fn is_named(resource: &Resource, own: &[Token], form: Form, sure: Sure) -> bool {
-    let Resource::Named { service, name, by_arn, .. } = resource else { return false };
+pub(super) fn is_named(name: Name<'_>, own: &[Token], form: Form, sure: Sure) -> bool {
+    let Name { service, text: name, by_arn } = name;
     let possibly = sure == Sure::Possibly;
     let is_name = |name: &str| pattern::matches(own, name);
     if is_secret(service, name) {
-        let suffix = suffix(name).filter(|_| *by_arn);
+        let suffix = suffix(name).filter(|_| by_arn);
         return match (possibly, suffix) {
             (true, suffix) => {
                 // An incomplete ARN may look like a complete one.
@@ -55,7 +63,8 @@ pub(super) fn is_named(resource: &Resource, own: &[Token], form: Form, sure: Sur
 }
 
 /// The name that a permission of a document has, which is about this resource only.
-pub(super) fn in_document(service: &str, name: &str, by_arn: bool) -> String {
+pub(super) fn in_document(name: Name<'_>) -> String {
+    let Name { service, text: name, by_arn } = name;
     let is_whole = by_arn && suffix(name).is_some();
     let end = if is_secret(service, name) && !is_whole { ANY_SUFFIX } else { "" };
     format!("{name}{end}")
@@ -83,9 +92,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::facts::Environment;
-    use super::super::services::{Action, Asked, arn};
+    use super::super::services::{Action, Asked, Resource, arn};
     use super::super::{Decision, Policy};
-    use super::*;
 
     fn asked(service: &str, name: String, by_arn: bool) -> Asked {
         let (service, region) = (service.to_owned(), "eu-west-1".to_owned());

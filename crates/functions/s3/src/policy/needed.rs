@@ -44,7 +44,7 @@ pub(super) struct Question<'a> {
 }
 
 /// A parameter is no name.
-struct NoName;
+pub(super) struct NoName;
 
 impl Policy {
     /// Decides about an operation with these parameters: every action that it needs must be
@@ -297,7 +297,7 @@ impl Places {
 }
 
 /// Every action that a request needs, that of its operation first.
-fn questions(
+pub(super) fn questions(
     operation: &Operation,
     parameters: &Map<String, Value>,
     is_deferred: bool,
@@ -314,44 +314,4 @@ fn questions(
         }
     }
     Ok(all)
-}
-
-/// An action that a request needs, with its resource and the decision about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explained {
-    /// The action.
-    pub action: String,
-    /// The bucket, or the bucket, a slash and the key.
-    pub resource: String,
-    /// True if the host cannot tell whether the request needs it.
-    pub is_possible: bool,
-    /// The decision.
-    pub explanation: super::explain::Explanation,
-}
-
-impl Policy {
-    /// Explains the decision about every action that an operation needs; `more` are condition keys
-    /// of the request. Empty if a name in the parameters is none.
-    pub fn explain_operation(
-        &self,
-        operation: &Operation,
-        parameters: &Map<String, Value>,
-        environment: &Environment,
-        more: &[(String, String)],
-    ) -> Vec<Explained> {
-        let facts = self.facts_of(operation, parameters, environment);
-        let with = |facts: Facts, (key, value): &(String, String)| facts.with(key, value);
-        let facts = more.iter().fold(facts, with);
-        let all = questions(operation, parameters, environment.is_deferred).unwrap_or_default();
-        let explain = |question: &Question<'_>| {
-            let answer = self.answer_need(question, &question.facts(&facts));
-            Explained {
-                action: question.action.to_owned(),
-                resource: question.asked().resource.text().to_owned(),
-                is_possible: question.need == Need::Possible,
-                explanation: self.explanation(answer),
-            }
-        };
-        all.iter().map(explain).collect()
-    }
 }

@@ -5,7 +5,7 @@
 //! does not name is the role's own, and matches every pattern.
 
 use super::facts::{Environment, Facts};
-use super::names::{self, Form, is_named};
+use super::names::{Form, Name, in_document, is_named};
 use super::pattern::{self, Template, Token};
 use super::statement::{Question, ResourcePattern, Statement, Sure};
 use super::{Decision, Policy};
@@ -81,7 +81,7 @@ impl Resource {
         match self {
             Resource::Named { service, region, account, name, by_arn } => {
                 let account = account.as_deref().unwrap_or("*");
-                let name = names::in_document(service, name, *by_arn);
+                let name = in_document(Name { service, text: name, by_arn: *by_arn });
                 format!("arn:aws:{service}:{region}:{account}:{name}")
             }
             Resource::Unknown => "*".to_owned(),
@@ -160,9 +160,13 @@ impl Question for Asked {
         match (pattern, &self.resource) {
             (ResourcePattern::Every, _) => true,
             (ResourcePattern::Plain(text), _) => is_plain(text, self, sure),
-            (ResourcePattern::Arn(own), Resource::Named { service, region, account, .. }) => {
-                let is_name = |own: &[Token]| is_named(&self.resource, own, Form::Document, sure);
-                own.matches((service, region, account.as_deref(), &is_name), facts, sure)
+            (
+                ResourcePattern::Arn(own),
+                Resource::Named { service, region, account, name, by_arn },
+            ) => {
+                let name = Name { service, text: name, by_arn: *by_arn };
+                let is_name = |own: &[Token]| is_named(name, own, Form::Document, sure);
+                own.matches((service, region, account.as_deref()), &is_name, facts, sure)
             }
             (ResourcePattern::Arn(own), Resource::Unknown) if sure == Sure::Possibly => {
                 // A resource of the store is one of its own requests only.
@@ -180,7 +184,6 @@ impl Question for Asked {
 /// Returns true if a pattern of a statement in TOML is about a resource.
 fn is_plain(pattern: &str, asked: &Asked, sure: Sure) -> bool {
     let (parts, allows) = (arn(pattern), sure != Sure::Possibly);
-    let is_name = |name: &str| is_named(&asked.resource, &pattern::tokens(name), Form::Plain, sure);
     match &asked.resource {
         Resource::Unknown if allows => match parts {
             None => is_all(pattern),
@@ -191,17 +194,21 @@ fn is_plain(pattern: &str, asked: &Asked, sure: Sure) -> bool {
             }
         },
         Resource::Unknown => true,
-        Resource::Named { service, region, account, .. } => match parts {
-            None => is_name(pattern),
-            Some([_, of_service, in_region, of_account, named]) => {
-                let is_account =
-                    |account: &String| of_account.is_empty() || glob(of_account, account);
-                glob(of_service, service)
-                    && (in_region.is_empty() || region.is_empty() || glob(in_region, region))
-                    && account.as_ref().is_none_or(is_account)
-                    && is_name(named)
+        Resource::Named { service, region, account, name, by_arn } => {
+            let name = Name { service, text: name, by_arn: *by_arn };
+            let is_name = |own: &str| is_named(name, &pattern::tokens(own), Form::Plain, sure);
+            match parts {
+                None => is_name(pattern),
+                Some([_, of_service, in_region, of_account, named]) => {
+                    let is_account =
+                        |account: &String| of_account.is_empty() || glob(of_account, account);
+                    glob(of_service, service)
+                        && (in_region.is_empty() || region.is_empty() || glob(in_region, region))
+                        && account.as_ref().is_none_or(is_account)
+                        && is_name(named)
+                }
             }
-        },
+        }
     }
 }
 

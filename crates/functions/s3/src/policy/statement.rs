@@ -149,7 +149,8 @@ impl ArnPattern {
     /// resource is in all regions, or has none.
     pub(super) fn matches(
         &self,
-        (service, region, account, is_name): (&str, &str, Option<&str>, &dyn Fn(&[Token]) -> bool),
+        (service, region, account): (&str, &str, Option<&str>),
+        is_name: &dyn Fn(&[Token]) -> bool,
         facts: &Facts,
         sure: Sure,
     ) -> bool {
