@@ -1,0 +1,13 @@
+"""All cases, and the files of the rule that are left out with their reasons."""
+
+from . import functions, left_out, messages, objects, secrets, tables, workflows
+
+CASES = (
+    *tables.CASES,
+    *objects.CASES,
+    *messages.CASES,
+    *secrets.CASES,
+    *workflows.CASES,
+    *functions.CASES,
+)
+LEFT_OUT = left_out.LEFT_OUT
