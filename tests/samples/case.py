@@ -24,8 +24,9 @@ class Case:
     handler: str = "lambda_handler"  # the function in the file
     environment: dict = dataclasses.field(default_factory=dict)
     prepare: tuple = ()  # of steps, before the function is deployed
-    callees: tuple = ()  # functions that it invokes: each writes its event to the bucket `calls`
-    calls: int = 0  # how many invocations of those there are
+    callees: tuple = ()  # functions that it invokes: names, of those that record their event in the
+    # bucket `calls`, or cases, deployed under the name of their `alias`
+    awaits: tuple = ()  # bucket, prefix and number of the objects that are there when all is done
     shows: str = ""  # a text that the result must have: the handler did its work
     says: bool = False  # its log is compared as well
     requests: str = ""  # an operation whose requests are compared: those of a service without a memory
@@ -33,20 +34,21 @@ class Case:
     texts: tuple = ()  # regular expressions of random parts of texts and names
     fails: str = ""  # the type of the error that the handler is made to raise
     region: str = REGION  # of the client's resources
-    package: str = ""  # the directory that is deployed: the file's where it is empty
-    packages: tuple = ()  # names of sets of packages beside boto3
+    parts: tuple = ()  # files and directories whose files are deployed: the file's directory if none
+    collection: str = "serverless-patterns"
+    alias: str = "sample"  # the function's name
+    packages: bool = False  # whether it needs the packages of vSwarm
     fault: str = ""  # a known difference, with its reason: the case has to fail
 
     @property
     def directory(self):
-        """The directory that is deployed, in the collection."""
-        return self.package or self.path.rpartition("/")[0] or "."
+        """The directory of the file, in the collection."""
+        return self.path.rpartition("/")[0] or "."
 
     @property
     def dotted(self):
         """The handler as Lambda is told it: MODULE.FUNCTION."""
-        inside = self.path.removeprefix(self.directory + "/").removesuffix(".py")
-        return "%s.%s" % (inside.replace("/", "."), self.handler)
+        return "%s.%s" % (self.path.rpartition("/")[2].removesuffix(".py"), self.handler)
 
 
 @dataclasses.dataclass

@@ -124,7 +124,7 @@ class Cloud:
                 for part in place.split():
                     value = value[int(part) if part.isdigit() else part]
                 words[name] = value
-        if case.callees:
+        if any(isinstance(callee, str) for callee in case.callees):
             self.client("s3").create_bucket(Bucket="calls")
         return words
 

@@ -10,10 +10,16 @@ import ast
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 
+COMMITS = {
+    "serverless-patterns": "fb7b5d06c27d8abb1bd35e52ab7523acf4baab7b",
+    "vSwarm": "11be651eb39a961e7bd1725acbca921ab03fb8e1",
+}
 SERVICES = frozenset(
     "cloudwatch dynamodb events kinesis kms lambda logs s3 secretsmanager sns sqs ssm stepfunctions"
     " sts".split()
@@ -55,8 +61,22 @@ class Repository:
             stream.read(1)
             yield path, content
 
-    def unpack(self, paths, out):
-        """Writes directories or files of the commit below `out`, readable by all."""
+    def unpack(self, case, out):
+        """Writes what a case deploys into a directory, readable by all."""
+        os.makedirs(out)
+        if not case.parts:
+            self._extract([case.directory], out)
+            return os.path.join(out, case.directory)
+        with tempfile.TemporaryDirectory() as scratch:
+            self._extract(case.parts, scratch)
+            for part in case.parts:
+                place = os.path.join(scratch, part)
+                names = os.listdir(place) if os.path.isdir(place) else [""]
+                for name in names:
+                    shutil.copy(os.path.join(place, name).rstrip("/"), out)
+        return out
+
+    def _extract(self, paths, out):
         archive = self._git("archive", "--format=tar", self.commit, *paths)
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(out, filter="data")

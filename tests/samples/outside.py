@@ -56,11 +56,10 @@ def main():
     formatter = logging.Formatter(FORMAT, "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     log.setFormatter(formatter)
-    logging.getLogger().addHandler(log)
-    log.current = Context(0)
     module, _, name = sys.argv[1].rpartition(".")
     sys.path.insert(0, os.getcwd())
     handler = getattr(importlib.import_module(module), name)
+    logging.getLogger().addHandler(log)
     events = json.load(sys.stdin)
     results = [run(handler, event, Context(n), log) for n, event in enumerate(events, 1)]
     sys.stdout.flush()

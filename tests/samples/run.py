@@ -1,7 +1,7 @@
 """Runs functions of others unmodified: outside, under `unlade fn serve` in mode `stock`, and in the default
 mode, and compares the three.
 
-    run.py --unlade FILE --patterns DIR [--commit NAME] [--table FILE] [--log FILE] [TEXT...]
+    run.py --unlade FILE --repositories DIR [--packages DIR] [--table FILE] [--log FILE] [TEXT...]
 
 Cases whose path has one of the texts are run, else all. Exit status 1: a case differs or fails, or a file
 that the rule takes is in no list.
@@ -19,38 +19,77 @@ import cases
 import collection
 from cloud import Cloud, seen, until
 from compare import differences, masked
-from ways import Failed, Gateway, Mode, Outside
+from ways import Failed, Gateway, Mode, Outside, manifest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PATTERNS_COMMIT = "fb7b5d06c27d8abb1bd35e52ab7523acf4baab7b"
 SHOWN_MAX = 6
 SETTLE_SECONDS_MAX = 60
 
 
-def result_of(way, case, code, cloud, gateway, packages):
-    """What a run of a case gives: the results, and what is at the server afterwards."""
-    words = cloud.prepare(case)
-    for name in case.callees:
-        gateway.deploy(name, os.path.join(HERE, "recorder"), 'handler = "app.handler"\n')
-    try:
+class Runner:
+    """What runs cases: the servers, the ways, and the code of the collections."""
+
+    def __init__(self, cloud, gateway, repositories, scratch, packages):
+        self.cloud = cloud
+        self._gateway = gateway
+        self._repositories = repositories
+        self._scratch = scratch
+        self._packages = packages
+        self.ways = [Outside(gateway), Mode(gateway, "stock"), Mode(gateway, "offload")]
+
+    def code_of(self, case):
+        """The directory with a case's code, which is unpacked once."""
+        place = os.path.join(self._scratch, "code", case.path.replace("/", "_"))
+        if os.path.exists(place):
+            shutil.rmtree(place)
+        return self._repositories[case.collection].unpack(case, place)
+
+    def packages_of(self, case):
+        """Directories of packages beside boto3's."""
+        return self._packages if case.packages else []
+
+    def _deploy(self, callee, way, words):
+        """Deploys a function that a case invokes; its name."""
+        if isinstance(callee, str):
+            here = os.path.join(HERE, "recorder")
+            self._gateway.deploy(callee, here, 'handler = "app.handler"\n')
+            return callee
+        mode = "offload" if way.name == "offload" else "stock"
+        text = manifest(callee, words, mode, self._gateway, self.packages_of(callee))
+        self._gateway.deploy(callee.alias, self.code_of(callee), text)
+        return callee.alias
+
+    def result_of(self, way, case):
+        """What a run of a case gives: the results, and what is at the server afterwards."""
+        words = self.cloud.prepare(case)
+        code = self.code_of(case)
+        names = []
+        try:
+            for callee in case.callees:
+                names.append(self._deploy(callee, way, words))
+            if case.requests:
+                self.cloud.record()
+            results, log = way.run(case, code, words, self.packages_of(case))
+            if case.awaits:
+                until("objects %r" % (case.awaits,), self._settled(case), SETTLE_SECONDS_MAX)
+        finally:
+            for name in names:
+                self._gateway.remove(name)
+        return self._seen(case, results, log)
+
+    def _settled(self, case):
+        bucket, prefix, number = case.awaits
+        s3 = self.cloud.client("s3")
+        return lambda: s3.list_objects_v2(Bucket=bucket, Prefix=prefix)["KeyCount"] >= number
+
+    def _seen(self, case, results, log):
+        cloud = self.cloud
+        out = {"results": results, "effects": seen(self.cloud, case)}
         if case.requests:
-            cloud.record()
-        results, log = way.run(case, code, words, packages)
-        if case.calls:
-            until("%d calls" % case.calls, lambda: _calls(cloud) >= case.calls, SETTLE_SECONDS_MAX)
-    finally:
-        for name in case.callees:
-            gateway.remove(name)
-    out = {"results": results, "effects": seen(cloud, case)}
-    if case.requests:
-        out["effects"]["requests"] = cloud.recorded(case.requests)
-    if case.says:
-        out["log"] = log
-    return out
-
-
-def _calls(cloud):
-    return cloud.client("s3").list_objects_v2(Bucket="calls")["KeyCount"]
+            out["effects"]["requests"] = self.cloud.recorded(case.requests)
+        if case.says:
+            out["log"] = log
+        return out
 
 
 def check(case, result):
@@ -67,17 +106,18 @@ def check(case, result):
     return found
 
 
-def run_case(case, code, ways, cloud, gateway, packages):
+def run_case(case, runner):
     """The faults of a case, by way; those of the comparison are with the way that differs."""
     results, faults = {}, {}
-    for way in ways:
+    for way in runner.ways:
         try:
-            result = result_of(way, case, code, cloud, gateway, packages)
+            result = runner.result_of(way, case)
             wrong = check(case, result)
             results[way.name] = masked(result, case)
-        except Exception as error:
-            known = isinstance(error, (Failed, ValueError))
-            wrong = [str(error) if known else traceback.format_exc()]
+        except (Failed, ValueError) as error:
+            wrong = [str(error)]
+        except Exception:
+            wrong = [traceback.format_exc()]
         if wrong:
             faults[way.name] = wrong
     for name in ("stock", "offload"):
@@ -100,9 +140,9 @@ def verdict(case, faults):
 
 def accounts_for(taken):
     """Files of the rule that are in no list, and lists' files that the rule does not take."""
-    listed = {case.path for case in cases.CASES} | set(cases.LEFT_OUT)
-    both = {case.path for case in cases.CASES} & set(cases.LEFT_OUT)
-    return sorted((set(taken) ^ listed) | both)
+    run = {case.path for case in cases.CASES if case.collection == "serverless-patterns"}
+    left_out = set(cases.LEFT_OUT)
+    return sorted((set(taken) ^ (run | left_out)) | (run & left_out))
 
 
 def write_table(path, rows):
@@ -118,20 +158,18 @@ def write_table(path, rows):
         file.write("\n".join(lines) + "\n")
 
 
-def run_all(chosen, arguments, repository, scratch):
-    """Runs cases; their faults."""
+def run_all(chosen, arguments, repositories, scratch):
+    """Runs cases; each with its faults."""
     rows = []
+    packages = [arguments.packages] if arguments.packages else []
     with open(os.path.join(scratch, "moto.log"), "w", encoding="utf-8") as log:
         cloud = Cloud(log, scratch)
         gateway = None
         try:
-            gateway = Gateway(arguments.unlade, cloud, scratch, [])
-            ways = [Outside(gateway), Mode(gateway, "stock"), Mode(gateway, "offload")]
+            gateway = Gateway(arguments.unlade, cloud, scratch, packages)
+            runner = Runner(cloud, gateway, repositories, scratch, packages)
             for case in chosen:
-                code = os.path.join(scratch, "code", str(len(rows)))
-                repository.unpack([case.directory], code)
-                code = os.path.join(code, case.directory)
-                faults = run_case(case, code, ways, cloud, gateway, [])
+                faults = run_case(case, runner)
                 rows.append((case, faults))
                 print("%-6s %s %s" % (verdict(case, faults), case.path, case.handler), flush=True)
                 for name, lines in faults.items() if not case.fault else ():
@@ -151,14 +189,17 @@ def main():
     """The command."""
     parser = argparse.ArgumentParser(description="Runs functions of others unmodified.")
     parser.add_argument("--unlade", required=True, metavar="FILE", help="the program")
-    parser.add_argument("--patterns", required=True, metavar="DIR", help="git repository")
-    parser.add_argument("--commit", default=PATTERNS_COMMIT, metavar="NAME")
+    parser.add_argument("--repositories", required=True, metavar="DIR", help="with the collections")
+    parser.add_argument("--packages", metavar="DIR", help="those of vSwarm's functions")
     parser.add_argument("--table", metavar="FILE", help="write the results as Markdown")
     parser.add_argument("--log", metavar="FILE", help="keep the gateway's log")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="cases whose path has one")
     arguments = parser.parse_args()
-    repository = collection.Repository(arguments.patterns, arguments.commit)
-    taken, left = collection.survey(repository)
+    repositories = {
+        name: collection.Repository(os.path.join(arguments.repositories, name), commit)
+        for name, commit in collection.COMMITS.items()
+    }
+    taken, left = collection.survey(repositories["serverless-patterns"])
     unlisted = accounts_for(taken)
     wanted = [
         case
@@ -168,7 +209,7 @@ def main():
     scratch = tempfile.mkdtemp(prefix="samples-")
     os.chmod(scratch, 0o755)
     try:
-        rows = run_all(wanted, arguments, repository, scratch)
+        rows = run_all(wanted, arguments, repositories, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if arguments.table:

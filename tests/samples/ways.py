@@ -21,7 +21,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(botocore.__file__)))
 INVOKE_SECONDS_MAX = 120
 DEPLOY_SECONDS_MAX = 180
-NAME = "sample"
 
 
 class Failed(RuntimeError):
@@ -51,14 +50,12 @@ class Outside:
             "TZ": ":UTC",
             "PYTHONPATH": os.pathsep.join([PACKAGES, *packages]),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "AWS_LAMBDA_FUNCTION_NAME": NAME,
+            "AWS_LAMBDA_FUNCTION_NAME": case.alias,
             "AWS_REGION": case.region,
             "AWS_DEFAULT_REGION": case.region,
-            "AWS_ACCESS_KEY_ID": KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_CONFIG_FILE": "/dev/null",
-            **self._gateway.endpoints(),
+            **self._gateway.access(),
             **filled(case.environment, words),
         }
         read, write = os.pipe()
@@ -139,9 +136,14 @@ class Gateway:
         modes = 'modes = ["offload", "prefetch", "sdk", "stock"]\n'
         return text + "[tenant.default]\n" + pair + modes + "packages = %s\n" % json.dumps(packages)
 
-    def endpoints(self):
-        """Variables that lead stock boto3 to the servers."""
-        return {"AWS_ENDPOINT_URL": self._cloud.url, "AWS_ENDPOINT_URL_LAMBDA": self.url}
+    def access(self):
+        """Variables that stock boto3 needs: the servers' addresses, and a key."""
+        return {
+            "AWS_ENDPOINT_URL": self._cloud.url,
+            "AWS_ENDPOINT_URL_LAMBDA": self.url,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        }
 
     def log(self):
         """What the gateway has written."""
@@ -198,7 +200,7 @@ def manifest(case, words, mode, gateway, packages):
     if packages:
         lines.append("packages = " + json.dumps(packages))
     lines.append("[environment]")
-    environment = dict(gateway.endpoints()) if mode == "stock" else {}
+    environment = dict(gateway.access()) if mode == "stock" else {}
     if case.region != REGION:
         environment["AWS_REGION"] = environment["AWS_DEFAULT_REGION"] = case.region
     environment.update(filled(case.environment, words))
@@ -222,13 +224,13 @@ class Mode:
     def run(self, case, code, words, packages):
         """The results of the case's events, and what the handler has written."""
         text = manifest(case, words, self.name, self._gateway, packages)
-        self._gateway.deploy(NAME, code, text)
+        self._gateway.deploy(case.alias, code, text)
         try:
             results, log = [], []
             for event in filled(case.events, words):
-                result, lines = self._gateway.invoke(NAME, event)
+                result, lines = self._gateway.invoke(case.alias, event)
                 results.append(result)
                 log += _shown(lines)
             return results, log
         finally:
-            self._gateway.remove(NAME)
+            self._gateway.remove(case.alias)
