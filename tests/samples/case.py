@@ -29,7 +29,8 @@ class Case:
     awaits: tuple = ()  # bucket, prefix and number of the objects that are there when all is done
     shows: str = ""  # a text that the result must have: the handler did its work
     says: bool = False  # its log is compared as well
-    requests: str = ""  # an operation whose requests are compared: those of a service without a memory
+    requests: str = ""  # a text by which requests are known that are compared: their operation, path or
+    # action, of services that cannot be asked afterwards
     varies: tuple = ()  # places in the result with random values or times: names with spaces between
     texts: tuple = ()  # regular expressions of random parts of texts and names
     fails: str = ""  # the type of the error that the handler is made to raise
@@ -38,6 +39,7 @@ class Case:
     collection: str = "serverless-patterns"
     alias: str = "sample"  # the function's name
     packages: bool = False  # whether it needs the packages of vSwarm
+    beyond: bool = False  # it is chosen by hand, and the rule does not take it
     fault: str = ""  # a known difference, with its reason: the case has to fail
 
     @property

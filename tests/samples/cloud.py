@@ -81,17 +81,22 @@ class Cloud:
         self._post("/moto-api/recorder/reset-recording")
         self._post("/moto-api/recorder/start-recording")
 
-    def recorded(self, operation):
-        """The bodies of the requests of an operation since then."""
+    def recorded(self, text):
+        """The requests since then that have a text in their operation, path or body."""
         self._post("/moto-api/recorder/stop-recording")
         out = []
         with open(self._recording, encoding="utf-8") as file:
             for line in file:
                 entry = json.loads(line)
                 named = {name.lower(): value for name, value in entry["headers"].items()}
-                if named.get("x-amz-target", "").endswith("." + operation):
-                    body = entry["body"]
-                    out.append(base64.b64decode(body).decode() if entry["body_encoded"] else body)
+                path = entry["url"].partition("://")[2].partition("/")[2]
+                body = entry["body"]
+                if entry["body_encoded"]:
+                    body = base64.b64decode(body).decode("utf-8", "backslashreplace")
+                operation = named.get("x-amz-target", "").rpartition(".")[2]
+                line = "%s /%s %s" % (entry["method"], path, operation)
+                if text in line or text in body:
+                    out.append([line, body])
         return out
 
     def client(self, service, region=REGION):
@@ -313,7 +318,41 @@ def _metrics(cloudwatch):
     return out
 
 
+def _schedules(scheduler):
+    names = ("Name", "Description", "ScheduleExpression", "Target", "ActionAfterCompletion")
+    found = [scheduler.get_schedule(Name=one["Name"]) for one in scheduler.list_schedules()["Schedules"]]
+    return [{name: one.get(name) for name in names} for one in found]
+
+
+def _transcriptions(transcribe):
+    out = []
+    for one in transcribe.list_transcription_jobs()["TranscriptionJobSummaries"]:
+        name = one["TranscriptionJobName"]
+        job = transcribe.get_transcription_job(TranscriptionJobName=name)["TranscriptionJob"]
+        out.append([name, job["Media"], job.get("IdentifyLanguage")])
+    return out
+
+
+def _snapshots(rds):
+    found = rds.describe_db_snapshots()["DBSnapshots"]
+    return [[one["DBSnapshotIdentifier"], one["DBInstanceIdentifier"]] for one in found]
+
+
+def _people(cognito):
+    out = {}
+    for pool in cognito.list_user_pools(MaxResults=10)["UserPools"]:
+        users = cognito.list_users(UserPoolId=pool["Id"])["Users"]
+        out[pool["Name"]] = [
+            [[each["Name"] for each in one["Attributes"]], one["UserStatus"]] for one in users
+        ]
+    return out
+
+
 READERS = {
+    "cognito-idp": _people,
+    "rds": _snapshots,
+    "scheduler": _schedules,
+    "transcribe": _transcriptions,
     "cloudwatch": _metrics,
     "dynamodb": _items,
     "kinesis": _records,

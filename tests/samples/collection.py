@@ -24,6 +24,11 @@ SERVICES = frozenset(
     "cloudwatch dynamodb events kinesis kms lambda logs s3 secretsmanager sns sqs ssm stepfunctions"
     " sts".split()
 )
+# Services of cases that are beyond the rule.
+BEYOND = frozenset(
+    "apigatewaymanagementapi athena bedrock-runtime cognito-idp comprehend glue iot-data rds"
+    " rekognition resourcegroupstaggingapi sagemaker-runtime scheduler ses textract transcribe".split()
+)
 SDK = frozenset(("boto3", "botocore"))
 EVENTS = frozenset(("event", "evt", "e", "input", "payload", "request", ""))
 CONTEXTS = frozenset(("context", "ctx", "c", ""))

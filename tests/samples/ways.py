@@ -15,7 +15,7 @@ from botocore.config import Config
 
 from case import REGION
 from cloud import KEY, SECRET, filled, until
-from collection import SERVICES
+from collection import BEYOND, SERVICES
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(botocore.__file__)))
@@ -130,7 +130,7 @@ class Gateway:
         }
         text = "".join("%s = %s\n" % (name, json.dumps(value)) for name, value in said.items())
         text += '[store]\nendpoint = "%s"\n%s[services]\n%s' % (self._cloud.url, keys, keys)
-        for name in sorted(SERVICES - {"s3", "lambda"}):
+        for name in sorted((SERVICES | BEYOND) - {"s3", "lambda"}):
             text += '[services.endpoint.%s]\nurl = "%s"\n' % (name, self._cloud.url)
         pair = 'keys = [{ access_key_id = "%s", secret_access_key = "%s" }]\n' % (KEY, SECRET)
         modes = 'modes = ["offload", "prefetch", "sdk", "stock"]\n'
@@ -211,7 +211,14 @@ def manifest(case, words, mode, gateway, packages):
 
 
 # Services whose rights have another name than the client.
-PREFIXES = {"stepfunctions": "states"}
+PREFIXES = {
+    "apigatewaymanagementapi": "execute-api",
+    "bedrock-runtime": "bedrock",
+    "iot-data": "iot",
+    "resourcegroupstaggingapi": "tag",
+    "sagemaker-runtime": "sagemaker",
+    "stepfunctions": "states",
+}
 
 
 class Mode:

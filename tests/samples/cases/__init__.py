@@ -1,6 +1,6 @@
 """All cases, and the files of the rule that are left out with their reasons."""
 
-from . import functions, left_out, messages, objects, secrets, tables, vswarm, workflows
+from . import beyond, functions, left_out, messages, objects, secrets, tables, vswarm, workflows
 
 CASES = (
     *tables.CASES,
@@ -9,6 +9,7 @@ CASES = (
     *secrets.CASES,
     *workflows.CASES,
     *functions.CASES,
+    *beyond.CASES,
     *vswarm.CASES,
 )
 LEFT_OUT = left_out.LEFT_OUT
