@@ -29,13 +29,19 @@ class Case:
     awaits: tuple = ()  # bucket, prefix and number of the objects that are there when all is done
     shows: str = ""  # a text that the result must have: the handler did its work
     says: bool = False  # its log is compared as well
-    requests: str = ""  # a text by which requests are known that are compared: their operation, path or
+    requests: str = (
+        ""  # a text by which requests are known that are compared: their operation, path or
+    )
     # action, of services that cannot be asked afterwards
-    varies: tuple = ()  # places in the result with random values or times: names with spaces between
+    varies: (
+        tuple
+    ) = ()  # places in the result with random values or times: names with spaces between
     texts: tuple = ()  # regular expressions of random parts of texts and names
     fails: str = ""  # the type of the error that the handler is made to raise
     region: str = REGION  # of the client's resources
-    parts: tuple = ()  # files and directories whose files are deployed: the file's directory if none
+    parts: (
+        tuple
+    ) = ()  # files and directories whose files are deployed: the file's directory if none
     collection: str = "serverless-patterns"
     alias: str = "sample"  # the function's name
     packages: bool = False  # whether it needs the packages of vSwarm
@@ -141,7 +147,12 @@ def bus(name, pattern, target_queue=""):
 def secret(name, text):
     """A secret, whose ARN is `$SECRET`."""
     return (
-        Step("secretsmanager", "create_secret", {"Name": name, "SecretString": text}, {"SECRET": "ARN"}),
+        Step(
+            "secretsmanager",
+            "create_secret",
+            {"Name": name, "SecretString": text},
+            {"SECRET": "ARN"},
+        ),
     )
 
 

@@ -250,7 +250,9 @@ def _secrets(client):
         versions = []
         for version, labels in stages.items():
             got = _or_none(lambda: client.get_secret_value(SecretId=name, VersionId=version))
-            versions.append({"id": version, "stages": sorted(labels), "text": (got or {}).get("SecretString")})
+            versions.append(
+                {"id": version, "stages": sorted(labels), "text": (got or {}).get("SecretString")}
+            )
         versions.sort(key=lambda one: one["stages"])
         out[name] = {"versions": versions, "tags": one.get("Tags", [])}
     return out
@@ -320,7 +322,9 @@ def _metrics(cloudwatch):
 
 def _schedules(scheduler):
     names = ("Name", "Description", "ScheduleExpression", "Target", "ActionAfterCompletion")
-    found = [scheduler.get_schedule(Name=one["Name"]) for one in scheduler.list_schedules()["Schedules"]]
+    found = [
+        scheduler.get_schedule(Name=one["Name"]) for one in scheduler.list_schedules()["Schedules"]
+    ]
     return [{name: one.get(name) for name in names} for one in found]
 
 

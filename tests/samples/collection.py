@@ -1,4 +1,4 @@
-"""A collection of functions of others: a git repository at a commit, and the rule that takes files of it.
+"""A collection of functions of others: a git repository at a commit, and the rule that takes files.
 
 The rule, for a Python file of aws-samples/serverless-patterns: it is taken if
 1. it has a handler: a function at its top level with two parameters, an event and a context;

@@ -1,4 +1,4 @@
-"""Comparison of results: what a case names as random or as a time is masked, all else has to agree."""
+"""Comparison of results: what a case names as random or as a time is masked, all else agrees."""
 
 import json
 import re

@@ -1,7 +1,7 @@
 """Runs a handler as Lambda's runtime does, with stock boto3 and nothing of Unlade.
 
-python outside.py MODULE.FUNCTION: events come as a JSON list on standard input; the results go as one
-to the descriptor 3.
+python outside.py MODULE.FUNCTION: events come as a JSON list on standard input; the results go as
+one to the descriptor 3.
 """
 
 import importlib

@@ -1,16 +1,17 @@
-"""Runs functions of others unmodified: outside, under `unlade fn serve` in mode `stock`, and in the default
-mode, and compares the three.
+"""Runs functions of others unmodified: outside, under `unlade fn serve` in mode `stock`, and in the
+default mode, and compares the three.
 
     run.py --unlade FILE --repositories DIR [--packages DIR] [--table FILE] [--log FILE] [TEXT...]
 
-Cases whose path has one of the texts are run, else all. Exit status 1: a case differs or fails, or a file
-that the rule takes is in no list.
+Cases whose path has one of the texts are run, else all. Exit status 1: a case differs or fails, or a
+file that the rule takes is in no list.
 """
 
 import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -35,14 +36,15 @@ class Runner:
         self._repositories = repositories
         self._scratch = scratch
         self._packages = packages
+        self._code = {}
         self.ways = [Outside(gateway), Mode(gateway, "stock"), Mode(gateway, "offload")]
 
     def code_of(self, case):
         """The directory with a case's code, which is unpacked once."""
-        place = os.path.join(self._scratch, "code", case.path.replace("/", "_"))
-        if os.path.exists(place):
-            shutil.rmtree(place)
-        return self._repositories[case.collection].unpack(case, place)
+        if case.path not in self._code:
+            place = os.path.join(self._scratch, "code", str(len(self._code)))
+            self._code[case.path] = self._repositories[case.collection].unpack(case, place)
+        return self._code[case.path]
 
     def packages_of(self, case):
         """Directories of packages beside boto3's."""
@@ -83,7 +85,6 @@ class Runner:
         return lambda: s3.list_objects_v2(Bucket=bucket, Prefix=prefix)["KeyCount"] >= number
 
     def _seen(self, case, results, log):
-        cloud = self.cloud
         out = {"results": results, "effects": seen(self.cloud, case)}
         if case.requests:
             out["effects"]["requests"] = self.cloud.recorded(case.requests)
@@ -210,6 +211,8 @@ def main():
         for case in sorted(cases.CASES, key=lambda case: (case.path, case.handler))
         if not arguments.texts or any(text in case.path for text in arguments.texts)
     ]
+    # The servers are ended by `finally`.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     scratch = tempfile.mkdtemp(prefix="samples-")
     os.chmod(scratch, 0o755)
     try:
@@ -228,7 +231,7 @@ def summary(rows, taken, left, unlisted):
     print("\n%d Python files have a handler; the rule takes %d" % (handlers, len(taken)))
     for why, number in sorted(left.items(), key=lambda one: -one[1]):
         print("%6d  not taken: %s" % (number, why))
-    for path, why in sorted(cases.LEFT_OUT.items()):
+    for path, why in [*sorted(cases.LEFT_OUT.items()), *sorted(cases.LEFT_OUT_OF_VSWARM.items())]:
         print("        left out: %s: %s" % (path, why))
     for path in unlisted:
         print("NOT EXPECTED  %s: in no list, or in both, or not taken by the rule" % path)
@@ -243,7 +246,7 @@ def summary(rows, taken, left, unlisted):
     for word, meaning in names:
         if words.count(word) or word == "ok":
             print("%6d  %s" % (words.count(word), meaning))
-    print("%6d  files left out" % len(cases.LEFT_OUT))
+    print("%6d  files of the rule left out" % len(cases.LEFT_OUT))
     unexpected = len(words) - words.count("ok") - words.count("known")
     return 1 if unexpected or unlisted else 0
 

@@ -1,5 +1,5 @@
-"""Ways to run a case: `outside` with stock boto3 and a plain interpreter, and under `unlade fn serve` in
-the modes `stock` and `offload`."""
+"""Ways to run a case: `outside` with stock boto3 and a plain interpreter, and under `unlade fn serve`
+in the modes `stock` and `offload`."""
 
 import base64
 import json
@@ -60,7 +60,14 @@ class Outside:
         }
         read, write = os.pipe()
         script = 'exec 3>&%d; exec "$0" "$@"' % write
-        command = ["sh", "-c", script, sys.executable, os.path.join(HERE, "outside.py"), case.dotted]
+        command = [
+            "sh",
+            "-c",
+            script,
+            sys.executable,
+            os.path.join(HERE, "outside.py"),
+            case.dotted,
+        ]
         process = subprocess.Popen(
             command,
             cwd=code,
@@ -176,7 +183,9 @@ class Gateway:
 
     def invoke(self, name, event):
         """The result of an invocation, and the end of its log."""
-        got = self._client.invoke(FunctionName=name, LogType="Tail", Payload=json.dumps(event).encode())
+        got = self._client.invoke(
+            FunctionName=name, LogType="Tail", Payload=json.dumps(event).encode()
+        )
         payload = json.loads(got["Payload"].read() or b"null")
         log = base64.b64decode(got.get("LogResult", "")).decode("utf-8", "replace")
         if "FunctionError" in got:

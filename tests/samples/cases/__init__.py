@@ -13,3 +13,4 @@ CASES = (
     *vswarm.CASES,
 )
 LEFT_OUT = left_out.LEFT_OUT
+LEFT_OUT_OF_VSWARM = vswarm.LEFT_OUT

@@ -1,5 +1,6 @@
 """Handlers beyond the rule: of services whose resources the host does not know, chosen for their protocols
-(forms, paths, streamed answers, clients with an `endpoint_url`, requests while the module is imported)."""
+(forms, paths, streamed answers, clients with an `endpoint_url`, requests while the module is imported).
+"""
 
 import json
 
@@ -104,7 +105,10 @@ CASES = (
     Case(
         "apigw-dynamodb-lambda-scheduler-ses-auto-deletion-sam/src/scheduleHandler.py",
         "scheduler",
-        tuple({"Records": [{"eventName": name, "dynamodb": REMINDER}]} for name in ("INSERT", "MODIFY")),
+        tuple(
+            {"Records": [{"eventName": name, "dynamodb": REMINDER}]}
+            for name in ("INSERT", "MODIFY")
+        ),
         environment={"SCHEDULER_ROLE_ARN": ROLE, "SES_SENDER_IDENTITY": "shop@example.com"},
         shows="at(2040-01-01T09:50:00)",
         beyond=True,
@@ -214,7 +218,11 @@ CASES = (
             Step(
                 "glue",
                 "create_job",
-                {"Name": "nightly", "Role": "r", "Command": {"Name": "glueetl", "ScriptLocation": "s3://x"}},
+                {
+                    "Name": "nightly",
+                    "Role": "r",
+                    "Command": {"Name": "glueetl", "ScriptLocation": "s3://x"},
+                },
             ),
         ),
         requests="StartJobRun",
@@ -257,7 +265,9 @@ CASES = (
         texts=(r"Signature%3D[\w%-]+",),
         beyond=True,
     ),
-    _transcribes("s3-lambda-transcribe-cdk/assets/file-uploaded-trigger/lambda_function.py", "texts"),
+    _transcribes(
+        "s3-lambda-transcribe-cdk/assets/file-uploaded-trigger/lambda_function.py", "texts"
+    ),
     _transcribes("s3-lambda-transcribe-sam/src/app.py", "texts"),
     Case(
         "sfn-log-export/src/functions/query_log_groups/index.py",
@@ -275,7 +285,9 @@ CASES = (
     Case(
         "systems-manager-automation-to-stepfunctions/src/create-snapshot-lamda-function.py",
         "rds",
-        tuple({"ssm_automation_parameters": {"db_instance_id": name}} for name in ("shop", "absent")),
+        tuple(
+            {"ssm_automation_parameters": {"db_instance_id": name}} for name in ("shop", "absent")
+        ),
         handler="handler",
         prepare=(DATABASE,),
         shows="MaxRetries",

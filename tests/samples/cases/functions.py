@@ -63,7 +63,10 @@ CASES = (
     Case(
         "sqs-lambda-tenant-isolation-sam-py/sqs-processor/index.py",
         "lambda",
-        (sqs_event({"order": 1}, "no JSON", MessageGroupId="tenant-1"), sqs_event({}, MessageGroupId="*")),
+        (
+            sqs_event({"order": 1}, "no JSON", MessageGroupId="tenant-1"),
+            sqs_event({}, MessageGroupId="*"),
+        ),
         handler="handler",
         environment={"TENANT_ISOLATED_FUNCTION_NAME": "isolated"},
         callees=("isolated",),

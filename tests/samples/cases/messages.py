@@ -12,7 +12,9 @@ LOGS = {
     "logEvents": [{"id": "1", "timestamp": 1, "message": "an Exception"}],
 }
 AWSLOGS = {
-    "awslogs": {"data": base64.b64encode(gzip.compress(json.dumps(LOGS).encode(), mtime=0)).decode()}
+    "awslogs": {
+        "data": base64.b64encode(gzip.compress(json.dumps(LOGS).encode(), mtime=0)).decode()
+    }
 }
 
 
@@ -47,7 +49,10 @@ def _produces(path, handler):
 
 
 ATOM = {"AtomicNumber": 1, "Element": "Hydrogen", "Symbol": "H", "AtomicMass": 1.008}
-SENT = ("effects sqs default messages * body json id", "effects sqs default messages * body json time")
+SENT = (
+    "effects sqs default messages * body json id",
+    "effects sqs default messages * body json time",
+)
 
 CASES = (
     Case(

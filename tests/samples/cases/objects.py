@@ -64,7 +64,9 @@ CASES = (
         "cdk-s3-sqs-lambda-dynamodb/lambda/index.py",
         "s3 dynamodb",
         (sqs_event(s3_event("people", "people.csv")),),
-        prepare=bucket("people", {"people.csv": b"name,email\nAnn,ann@example.com\nBo,bo@example.com\n"})
+        prepare=bucket(
+            "people", {"people.csv": b"name,email\nAnn,ann@example.com\nBo,bo@example.com\n"}
+        )
         + table("employeeInfoNew", "name"),
         shows='"bo@example.com"}',
     ),
@@ -88,9 +90,14 @@ CASES = (
     Case(
         CLOUDTRAIL + "populate_dynamo/index.py",
         "s3 dynamodb",
-        (s3_event("trails", TRAIL), s3_event("other", TRAIL), s3_event("trails", "a/b/CloudTrail/no")),
+        (
+            s3_event("trails", TRAIL),
+            s3_event("other", TRAIL),
+            s3_event("trails", "a/b/CloudTrail/no"),
+        ),
         environment={"TABLE_NAME": "objects", "CLOUDTRAIL_BUCKET_NAME": "trails"},
-        prepare=bucket("trails", {TRAIL: _trail("cat.jpg", "dog.jpg")}) + table("objects", "object_arn"),
+        prepare=bucket("trails", {TRAIL: _trail("cat.jpg", "dog.jpg")})
+        + table("objects", "object_arn"),
         shows="arn:aws:s3:::photos/dog.jpg",
     ),
     Case(
@@ -157,7 +164,8 @@ CASES = (
         "s3 dynamodb",
         (s3_event("data", "row.json"), s3_event("data", "absent.json")),
         environment={"DYNAMODB_TABLE_NAME": "rows"},
-        prepare=bucket("data", {"row.json": b'{"id": "r-1", "tags": ["x", "y"]}'}) + table("rows", "id"),
+        prepare=bucket("data", {"row.json": b'{"id": "r-1", "tags": ["x", "y"]}'})
+        + table("rows", "id"),
         shows='{"L": [{"S": "x"}, {"S": "y"}]}',
     ),
     Case(
@@ -172,7 +180,9 @@ CASES = (
         "ses-s3-lambda-sam/src/app.py",
         "s3",
         (s3_event("mails", "one"), s3_event("mails", "two")),
-        prepare=bucket("mails", {"one": MAIL, "two": b"From: bo@example.com\nSubject: plain\n\nhi\n"}),
+        prepare=bucket(
+            "mails", {"one": MAIL, "two": b"From: bo@example.com\nSubject: plain\n\nhi\n"}
+        ),
         says=True,
         shows="Attachment: data.csv",
     ),

@@ -11,7 +11,9 @@ TOKEN = "11111111-2222-4333-8444-555555555555"
 
 
 def _rotation(*steps):
-    return tuple({"SecretId": "origin", "ClientRequestToken": TOKEN, "Step": step} for step in steps)
+    return tuple(
+        {"SecretId": "origin", "ClientRequestToken": TOKEN, "Step": step} for step in steps
+    )
 
 
 CASES = (
@@ -62,7 +64,9 @@ CASES = (
     Case(
         WAF + "secret_rotation_function.py",
         "secretsmanager",
-        _rotation("createSecret", "setSecret", "testSecret", "finishSecret", "finishSecret", "other"),
+        _rotation(
+            "createSecret", "setSecret", "testSecret", "finishSecret", "finishSecret", "other"
+        ),
         environment={"UNIQUE_KEY_LENGTH": "20"},
         prepare=(
             Step(
@@ -157,7 +161,9 @@ CASES = (
         handler="get",
         environment={"PARAMETER_NAME": "/shop/colour"},
         prepare=(
-            Step("ssm", "put_parameter", {"Name": "/shop/colour", "Value": "red", "Type": "String"}),
+            Step(
+                "ssm", "put_parameter", {"Name": "/shop/colour", "Value": "red", "Type": "String"}
+            ),
         ),
         shows='"body": "\\"red\\""',
     ),

@@ -221,7 +221,8 @@ CASES = (
         "dynamodb",
         (
             sqs_event(
-                "{'people': [{'PutRequest': {'Item': {'id': {'S': 'p-1'}}}}]}", "{'people': 'wrong'}"
+                "{'people': [{'PutRequest': {'Item': {'id': {'S': 'p-1'}}}}]}",
+                "{'people': 'wrong'}",
             ),
         ),
         handler="handler",

@@ -1,5 +1,5 @@
-"""vSwarm's map-reduce, packaged as its Dockerfile for Lambda does: the driver invokes mappers and reducers,
-which exchange pickled dictionaries by S3."""
+"""vSwarm's map-reduce, packaged as its Dockerfile for Lambda does: the driver invokes mappers and
+reducers, which exchange pickled dictionaries by S3."""
 
 import pickle
 
@@ -11,7 +11,8 @@ BUCKET = "storage-module-test"
 # Mappers choose the reducer by Python's hash, which has to be one for all of them.
 ENVIRONMENT = {"IS_LAMBDA": "yes", "PYTHONHASHSEED": "0"}
 VARIES = tuple(
-    "effects s3 %s objects * metadata %s" % (BUCKET, name) for name in ("processingtime", "memoryusage")
+    "effects s3 %s objects * metadata %s" % (BUCKET, name)
+    for name in ("processingtime", "memoryusage")
 )
 REDUCED = "artemiy/task/reducer/job_0/"
 
@@ -76,7 +77,8 @@ LEFT_OUT = {
     "benchmarks/image-rotate": "its store is MongoDB, not S3",
     "benchmarks/video-processing": "its store is MongoDB, not S3",
     "benchmarks/stacking-training": (
-        "a server of gRPC without a handler, which imports packages of a private repository (vhive-xdt)"
+        "a server of gRPC without a handler, which imports packages of a private repository,"
+        " vhive-xdt"
     ),
     "benchmarks/tuning-halving": "as stacking-training",
     "benchmarks/video-analytics": "as stacking-training",
