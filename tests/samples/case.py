@@ -128,7 +128,7 @@ def topic(name):
 
 
 def bus(name, pattern, target_queue=""):
-    """A rule of an event bus, and a queue of the bus's name that gets the events, or one that is there."""
+    """A rule of an event bus, and a queue that gets its events: one of the bus's name, or another."""
     rule = {"Name": "rule", "EventPattern": json.dumps(pattern), "EventBusName": name}
     made = () if name == "default" else (Step("events", "create_event_bus", {"Name": name}),)
     target = {

@@ -24,7 +24,7 @@ def masked(result, case):
 
 
 def _mask(value, parts):
-    """Masks a place; whether it is there. `*` is every name or number, `json` the JSON in a text."""
+    """Masks a place; whether it is there. `*` is every name or number, `json` that in a text."""
     name, rest = parts[0], parts[1:]
     if isinstance(value, dict):
         keys = list(value) if name == "*" else [name] if name in value else []

@@ -1,6 +1,6 @@
-"""Handlers beyond the rule: of services whose resources the host does not know, chosen for their protocols
-(forms, paths, streamed answers, clients with an `endpoint_url`, requests while the module is imported).
-"""
+"""Handlers beyond the rule: of services whose resources the host does not know, chosen for their
+protocols (forms, paths, streamed answers, clients with an `endpoint_url`, requests while the module
+is imported)."""
 
 import json
 
