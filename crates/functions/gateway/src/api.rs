@@ -273,7 +273,10 @@ async fn invocation(
         InvocationType::Event => ASYNC_EVENT_BYTES_MAX,
         _ => EVENT_BYTES_MAX,
     };
-    let event = body.signed(bytes_max).await?;
+    let event = body.signed(bytes_max).await.map_err(|refusal| match (kind, refusal) {
+        (InvocationType::Event, Refusal::TooLarge(limit)) => Refusal::EventTooLarge(limit),
+        (_, refusal) => refusal,
+    })?;
     if !event.is_empty() {
         let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(&event);
         parsed.map_err(|error| Refusal::Content(error.to_string()))?;

@@ -194,13 +194,16 @@ impl Manifest {
             |key: &str, why: &str| Err(ManifestError { key: key.to_owned(), why: why.to_owned() });
         if self.runtime == Runtime::Python {
             let (module, function) = self.handler.rsplit_once('.').unwrap_or_default();
-            let mut parts = module.split(['.', '/']).chain([function]);
             let is_word = |word: &str| {
                 let mut chars = word.chars();
                 chars.next().is_some_and(|c| c.is_alphabetic() || c == '_')
                     && chars.all(|c| c.is_alphanumeric() || c == '_')
             };
-            return match parts.all(is_word) {
+            // A file that only `importlib` can import, `data-load.py`, may have a handler, too.
+            let is_file = |name: &str| {
+                !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_-".contains(c))
+            };
+            return match module.split(['.', '/']).all(is_file) && is_word(function) {
                 true => Ok(()),
                 false => wrong("handler", "must be MODULE.FUNCTION, as `app.handler`"),
             };
@@ -305,10 +308,20 @@ mod tests {
     }
 
     #[test]
+    fn a_handlers_file_need_not_be_a_word() {
+        for name in ["data-load.handler", "a/2nd-part.handler", "_x.main"] {
+            let manifest = parsed(&format!("handler = \"{name}\"")).unwrap();
+            assert_eq!(manifest.handler, name);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_said_with_its_key() {
         for (text, key) in [
             ("handler = \"app\"", "handler"),
             ("handler = \"../app.handler\"", "handler"),
+            ("handler = \"data-load.hand-ler\"", "handler"),
+            ("handler = \".handler\"", "handler"),
             ("handler = \"a.b\"\nmemory = \"1MiB\"", "memory"),
             ("handler = \"a.b\"\nscratch = \"1KiB\"", "scratch"),
             ("handler = \"a.b\"\nscratch = \"11GiB\"", "scratch"),
