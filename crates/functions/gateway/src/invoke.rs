@@ -101,6 +101,7 @@ pub async fn invoke(
         host.meter.add(Event::FnAnswered(match function.manifest.runtime {
             Runtime::Python => FnRuntime::Python,
             Runtime::Provided => FnRuntime::Provided,
+            Runtime::Node => FnRuntime::Node,
         }));
     }
     host.meter.add(match &answered {

@@ -12,6 +12,10 @@ use crate::output::Output;
 /// Where `bootstrap` may lie, in Lambda's order.
 const PLACES: [&str; 2] = ["/var/task/bootstrap", "/opt/bootstrap"];
 
+/// The variable with the command in the place of the function's `bootstrap`: a list of words in
+/// JSON. A function cannot set variables of this form.
+const COMMAND: &str = "UNLADE_BOOTSTRAP";
+
 /// A running `bootstrap`.
 pub struct Bootstrap {
     pid: Pid,
@@ -34,13 +38,14 @@ impl Bootstrap {
     /// # Errors
     /// There is none, or it cannot be executed.
     pub fn start(ports: &Ports) -> Result<Bootstrap> {
-        let found = PLACES.iter().find(|place| Path::new(place).exists());
-        let Some(program) = found else {
+        let words = words()?;
+        let Some((program, arguments)) = words.split_first() else {
             let why = "there is no bootstrap: the archive needs an executable of this name";
             return Err(Error::new(std::io::ErrorKind::NotFound, why));
         };
         let (reader, writer) = std::io::pipe()?;
         let mut command = Command::new(program);
+        command.args(arguments).env_remove(COMMAND);
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
         command.env("AWS_LAMBDA_RUNTIME_API", &ports.runtime_api);
         for (name, value) in endpoint_variables(&ports.endpoint) {
@@ -69,6 +74,15 @@ impl Bootstrap {
         }
         ended
     }
+}
+
+/// The command: the sandbox's, or the function's `bootstrap`; empty if there is none.
+fn words() -> Result<Vec<String>> {
+    if let Some(words) = std::env::var_os(COMMAND) {
+        return Ok(serde_json::from_slice(words.as_encoded_bytes())?);
+    }
+    let found = PLACES.iter().find(|place| Path::new(place).exists());
+    Ok(found.map(|place| (*place).to_owned()).into_iter().collect())
 }
 
 fn exit_status(status: WaitStatus) -> ExitStatus {

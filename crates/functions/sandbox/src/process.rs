@@ -35,6 +35,7 @@ mod instance;
 mod interpreter;
 pub mod launch;
 mod message;
+mod node;
 mod output;
 mod packet;
 mod probe;
@@ -94,7 +95,7 @@ impl Process {
 
     async fn prepared(&self, image: &Image) -> Result<Rc<dyn Template>, IsolationError> {
         self.probe()?;
-        if image.runtime == Runtime::Provided {
+        if image.runtime != Runtime::Python {
             let (config, launcher) = (&self.config, &self.launcher);
             let template = provided::Provided::new(image, config, launcher, next_number)?;
             return Ok(Rc::new(template));
