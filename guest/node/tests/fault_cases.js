@@ -28,6 +28,19 @@ cases.errors_in_an_answer_of_success = async ({ s3, client, bucket }) => {
   return tried(client.send(new s3.CopyObjectCommand(input)));
 };
 
+cases.bodies_that_break_off = async ({ s3, client, bucket }) => {
+  const get = async () => (await client.send(new s3.GetObjectCommand({ Bucket: bucket, Key: "cut" }))).Body;
+  const iterated = async (body) => {
+    for await (const piece of body) piece.toString();
+  };
+  const list = client.send(new s3.ListPartsCommand({ Bucket: bucket, Key: "cut", UploadId: "u" }));
+  return [
+    await tried((await get()).transformToString()),
+    await tried(iterated(await get())),
+    await tried(list),
+  ];
+};
+
 cases.checksums = async ({ s3, client, bucket }) => {
   const { Body } = await client.send(new s3.GetObjectCommand({ Bucket: bucket, Key: "mismatch" }));
   return tried(Body.transformToString());

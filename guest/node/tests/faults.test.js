@@ -24,6 +24,7 @@ const FAULTS = {
   "denied": () => ({ status: 403, body: error("AccessDenied") }),
   "no-document": () => ({ status: 400, body: "not a document" }),
   "late": () => ({ status: 200, body: error("InternalError") }),
+  "cut": () => ({ status: 200, headers: { "content-length": "100" }, body: "bytes", isCut: true }),
   "mismatch": () => ({
     status: 200,
     headers: { "x-amz-checksum-crc32": "AAAAAA==", "x-amz-checksum-type": "FULL_OBJECT" },

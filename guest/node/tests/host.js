@@ -30,7 +30,8 @@ function directory(t, files) {
 
 // Starts an instance of the function in `root`. `invoke(event)` resolves with `{ kind, body }`,
 // where kind is `response` or `error`; `ended` with the exit status, and `init` with the error of
-// the start. `output()` is what it has printed.
+// the start. `lines(count)` waits
+// for so many printed lines.
 async function start(t, root, handler, variables = {}, flags = []) {
   const waiting = [];
   const asked = [];
@@ -85,8 +86,26 @@ async function start(t, root, handler, variables = {}, flags = []) {
     },
   });
   let printed = "";
-  child.stdout.on("data", (piece) => (printed += piece));
-  child.stderr.on("data", (piece) => (printed += piece));
+  const readers = new Set();
+  const print = (piece) => {
+    printed += piece;
+    readers.forEach((read) => read());
+  };
+  child.stdout.on("data", print);
+  child.stderr.on("data", print);
+  // Waits until so many lines are printed.
+  const lines = (count) =>
+    new Promise((resolve) => {
+      const read = () => {
+        const found = printed.split("\n").slice(0, -1);
+        if (found.length >= count) {
+          readers.delete(read);
+          resolve(found);
+        }
+      };
+      readers.add(read);
+      read();
+    });
   const ended = new Promise((resolve) => child.on("close", (code) => resolve(code)));
   t.after(async () => {
     child.kill("SIGKILL");
@@ -103,7 +122,7 @@ async function start(t, root, handler, variables = {}, flags = []) {
     const gone = ended.then((code) => ({ kind: "ended", body: `${code}: ${printed}` }));
     return Promise.race([answered, gone]);
   };
-  return { invoke, ended, initError, output: () => printed, pid: child.pid };
+  return { invoke, ended, initError, lines };
 }
 
 module.exports = { start, directory };

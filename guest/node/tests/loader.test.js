@@ -118,16 +118,16 @@ test("presigned addresses and other clients are the SDK's", { skip }, async (t) 
 
 test("names that the tables do not have are those of the function's SDK", { skip }, async (t) => {
   const fake = `exports.S3Client = class {}; exports.NewCommand = class { constructor() { this.made = "own" } };
-    exports.NewKind = { A: "a" };`;
+    exports.NewKind = { A: "a" }; exports.New$ = [1, 2];`;
   const files = {
     "node_modules/@aws-sdk/client-s3/package.json": '{"main": "./dist-cjs/index.js"}',
     "node_modules/@aws-sdk/client-s3/dist-cjs/index.js": fake,
-    "index.mjs": `import { NewCommand, NewKind, S3Client } from "@aws-sdk/client-s3";
+    "index.mjs": `import { New$, NewCommand, NewKind, S3Client } from "@aws-sdk/client-s3";
       import { createRequire } from "node:module";
       const s3 = createRequire(import.meta.url)("@aws-sdk/client-s3");
-      export const handler = async () => [new NewCommand().made, NewKind.A, s3.Nothing === undefined,
+      export const handler = async () => [new NewCommand().made, NewKind.A, New$[1], s3.Nothing === undefined,
         "Nothing" in s3, S3Client.name, Object.keys(s3).length > 600];`,
   };
   const made = await instance(t, files, { bare: true });
-  assert.deepStrictEqual(await result(made, 1), ["own", "a", true, false, "S3Client", true]);
+  assert.deepStrictEqual(await result(made, 1), ["own", "a", 2, true, false, "S3Client", true]);
 });

@@ -16,7 +16,7 @@ function unlade() {
   return places.find((place) => place && fs.existsSync(place));
 }
 
-// Starts both. `fail(request)` may return `{ status, body, headers }` or "reset" in the place of
+// Starts both. `fail(request)` may return `{ status, body, headers, isCut }` or "reset" in the place of
 // the store's answer. Returns `{ url, requests, buckets(names) }`.
 async function start(t, fail = () => undefined) {
   const directory = fs.mkdtempSync(path.join(os.tmpdir(), "unlade-node-store-"));
@@ -37,7 +37,14 @@ async function start(t, fail = () => undefined) {
     }
     if (failed) {
       request.resume();
-      request.on("end", () => response.writeHead(failed.status, failed.headers).end(failed.body));
+      request.on("end", () => {
+        response.writeHead(failed.status, failed.headers);
+        if (failed.isCut) {
+          response.write(failed.body, () => request.socket.destroy());
+        } else {
+          response.end(failed.body);
+        }
+      });
       return;
     }
     delete headers.authorization;

@@ -216,15 +216,24 @@ function files(directory) {
   const { rows: operationRows, shapes } = operations(sdk);
   const found = names(sdk);
   const { enumerations } = found;
-  const others = { ...found, enumerations: Object.keys(enumerations) };
+  const { schemas, ...rest } = found;
+  const others = { ...rest, enumerations: Object.keys(enumerations), stub: OPERATIONS };
+  const operationFiles = Object.fromEntries(
+    Object.entries(operationRows).map(([name, row]) => [
+      `s3/operations/${name}.js`,
+      `${HEAD(version)}module.exports = {\n${rows(row)}};\n`,
+    ]),
+  );
   const all = Object.keys(sdk).filter((name) => /^[A-Za-z_$][\w$]*$/.test(name));
   const absent = `"use strict";
 throw new Error("the function's package has no @aws-sdk/client-s3: add it, or remove NODE_SDK_STUB");
 0 && (module.exports = { ${all.join(", ")} });
 `;
   return {
-    "s3/operations.js": `${HEAD(version)}exports.operations = {\n${lazy(operationRows)}};\n\nexports.shapes = {\n${lazy(shapes)}};\n`,
+    ...operationFiles,
+    "s3/shapes.js": `${HEAD(version)}module.exports = {\n${lazy(shapes)}};\n`,
     "s3/names.js": `${HEAD(version)}module.exports = {\n${rows(others)}};\n`,
+    "s3/schemas.js": `${HEAD(version)}module.exports = ${line(schemas)};\n`,
     "s3/enumerations.js": `${HEAD(version)}module.exports = {\n${rows(enumerations)}};\n`,
     "node_modules/@aws-sdk/client-s3/dist-cjs/index.js": absent,
     "node_modules/@aws-sdk/client-s3/package.json": `${line({ name: "@aws-sdk/client-s3", version, main: "./dist-cjs/index.js" })}\n`,

@@ -52,7 +52,8 @@ function stub(file, kind, load) {
   let text;
   const hasName = (name) => {
     text ??= fs.readFileSync(file, "utf8");
-    return !file.startsWith(ABSENT) && new RegExp(`\\b${name.replace(/\$/g, "\\$")}\\b`).test(text);
+    const escaped = name.replace(/\$/g, "\\$");
+    return !file.startsWith(ABSENT) && new RegExp(`(?<![\\w$])${escaped}(?![\\w$])`).test(text);
   };
   return require("./s3/index").create(own, hasName);
 }

@@ -99,8 +99,7 @@ An fn.toml, with the defaults:
 
 A function.toml; only the handler must be there:
   handler = \"app.handler\"
-  runtime = \"python\"            # or \"nodejs\"; \"provided\": an executable `bootstrap`, in any
-                                    # language
+  runtime = \"python\"            # or \"nodejs\", \"provided\": an executable `bootstrap`
   tenant = \"default\"              # the one who deploys; of a directory, whose it is
   memory = \"128MiB\"
   timeout = \"30s\"

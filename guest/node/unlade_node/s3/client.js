@@ -34,9 +34,9 @@ function isOurs(config) {
   );
 }
 
-// Makes the class of clients. `own` loads the function's SDK, `errors` are the exceptions' classes,
-// `exported` gives the exports of the package.
-function clientClass(own, errors, exported) {
+// Makes the class of clients. `own` loads the function's SDK, `errorOf` gives the class of an
+// exception's name, `exported` the exports of the package.
+function clientClass(own, errorOf, exported) {
   class S3Client {
     #given;
     #place;
@@ -108,7 +108,7 @@ function clientClass(own, errors, exported) {
       const request = encode(operation, command.input);
       const once = async () => {
         const response = await transport.attempt(this.#place, this.#region, request, abortSignal);
-        return decode(operation, response, errors);
+        return decode(operation, response, errorOf);
       };
       const most = this.#given.maxAttempts ?? ATTEMPTS;
       const isStream = request.stream !== undefined;

@@ -47,25 +47,20 @@ function isOfService(value) {
   return false;
 }
 
-// The classes of a table of names: `{ fault, members }`.
-function classes(table) {
-  const out = {};
-  for (const [name, { fault, members }] of Object.entries(table)) {
-    const made = {
-      [name]: class extends S3ServiceException {
-        static shapeId = SHAPE + name;
+// The class of a name, for a row of the table of names.
+function errorClass(name, { fault, members }) {
+  return {
+    [name]: class extends S3ServiceException {
+      static shapeId = SHAPE + name;
 
-        constructor(options) {
-          super({ ...options, name, $fault: fault });
-          for (const member of members) {
-            this[member] = options[member];
-          }
+      constructor(options) {
+        super({ ...options, name, $fault: fault });
+        for (const member of members) {
+          this[member] = options[member];
         }
-      },
-    }[name];
-    out[name] = made;
-  }
-  return out;
+      }
+    },
+  }[name];
 }
 
-module.exports = { S3ServiceException, classes };
+module.exports = { S3ServiceException, errorClass };

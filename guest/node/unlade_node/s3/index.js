@@ -54,6 +54,16 @@ function aggregated(Client, get) {
   return S3;
 }
 
+// Schemas, which are lists.
+let schemas;
+function isSchema(name) {
+  if (!/\$$|^errorTypeRegistries$/.test(name)) {
+    return false;
+  }
+  schemas ??= new Set(require("./schemas"));
+  return schemas.has(name);
+}
+
 // Names that tools look for in every module.
 const ABSENT = new Set(["then", "default", "__esModule", "toJSON", "inspect", "constructor"]);
 
@@ -63,7 +73,7 @@ function traps(get, all) {
   return {
     get: (_, name) => (isThere(name) ? get(name) : undefined),
     has: (_, name) => isThere(name),
-    ownKeys: () => all,
+    ownKeys: all,
     getOwnPropertyDescriptor: (_, name) =>
       isThere(name)
         ? { value: get(name), enumerable: true, configurable: true, writable: true }
@@ -74,18 +84,17 @@ function traps(get, all) {
 // The exports, for the SDK that `own` loads; `hasName` tells whether the SDK has a name that the
 // tables do not have.
 function create(own, hasName) {
-  const classes = errors.classes(names.errors);
   const commands = new Set(names.commands);
   const functions = new Set(names.functions);
   const enumerations = new Set(names.enumerations);
-  const schemas = new Set(names.schemas);
   const classNames = new Set(names.classes);
-  const Client = clientClass(own, classes, () => exported);
+  const errorOf = (name) => (Object.hasOwn(names.errors, name) ? get(name) : undefined);
+  const Client = clientClass(own, errorOf, () => exported);
   const make = (name) => {
     if (name === "S3Client") return Client;
     if (name === "S3") return aggregated(Client, get);
     if (name === "S3ServiceException") return errors.S3ServiceException;
-    if (Object.hasOwn(classes, name)) return classes[name];
+    if (Object.hasOwn(names.errors, name)) return errors.errorClass(name, names.errors[name]);
     if (enumerations.has(name)) return require("./enumerations")[name];
     const operation = name.endsWith("Command") ? name.slice(0, -"Command".length) : "";
     if (commands.has(operation)) return commandClass(operation, own);
@@ -93,7 +102,7 @@ function create(own, hasName) {
     if (functions.has(name)) {
       return paginator(name, (one) => get(`${one}Command`), Client) ?? withClient(load);
     }
-    if (schemas.has(name)) return lazily(load, []);
+    if (isSchema(name)) return lazily(load, []);
     return classNames.has(name) || hasName(name) ? lazily(load, anyFunction()) : undefined;
   };
   const made = new Map();
@@ -103,15 +112,15 @@ function create(own, hasName) {
     }
     return made.get(name);
   };
-  const all = [
+  const all = () => [
     "S3Client",
     "S3",
     "S3ServiceException",
-    ...Object.keys(classes),
+    ...Object.keys(names.errors),
     ...names.commands.map((operation) => `${operation}Command`),
     ...functions,
     ...enumerations,
-    ...schemas,
+    ...require("./schemas"),
     ...classNames,
   ];
   const exported = new Proxy({}, traps(get, all));

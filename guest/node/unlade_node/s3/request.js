@@ -4,7 +4,7 @@
 
 const fs = require("node:fs");
 const { Readable } = require("node:stream");
-const { operations } = require("./operations");
+const names = require("./names");
 const { checksumOf } = require("./checksum");
 const { toText } = require("./values");
 const xml = require("./xml");
@@ -20,7 +20,7 @@ const rows = new Map();
 // The table's row of an operation; undefined if the stub does not make it.
 function row(operation) {
   if (!rows.has(operation)) {
-    rows.set(operation, operations[operation]?.());
+    rows.set(operation, names.stub.includes(operation) ? require(`./operations/${operation}`) : undefined);
   }
   return rows.get(operation);
 }
@@ -62,7 +62,7 @@ function isOfList(value, type) {
   if (kind === "list") {
     return Array.isArray(value) && value.every((one) => one != null && isOfType(one, inner));
   }
-  const shape = require("./operations").shapes[inner]();
+  const shape = require("./shapes")[inner]();
   const isKnown = ([name, one]) => one == null || (name in shape && isOfType(one, shape[name].type));
   return typeof value === "object" && !Array.isArray(value) && Object.entries(value).every(isKnown);
 }

@@ -86,8 +86,8 @@ function withResponse(error, { headers, statusMessage }, statusCode) {
   return Object.defineProperty(error, "$response", hidden);
 }
 
-// The exception of a response; `errors` are the classes by name.
-function exception(response, status, text, errors) {
+// The exception of a response; `errorOf` gives the class of a name, if it has one.
+function exception(response, status, text, errorOf) {
   const found = parsed(text, response);
   const name = found.Code ?? (status === 404 ? "NotFound" : "Unknown");
   const message = found.message || found.Message || "UnknownError";
@@ -96,9 +96,8 @@ function exception(response, status, text, errors) {
   about.requestId ??= found.RequestId;
   const options = { name, message, $fault: status < 500 ? "client" : "server", $metadata: about };
   const { Message: dropped, ...others } = found;
-  const error = errors[name]
-    ? new errors[name]({ ...options, ...others })
-    : new S3ServiceException(options);
+  const Class = errorOf(name);
+  const error = Class ? new Class({ ...options, ...others }) : new S3ServiceException(options);
   for (const [key, value] of Object.entries(others)) {
     if (error[key] === undefined || error[key] === "") {
       error[key] = value;
@@ -110,7 +109,7 @@ function exception(response, status, text, errors) {
 }
 
 // The result of a response. Rejects with the service's exception.
-async function decode(operation, response, errors) {
+async function decode(operation, response, errorOf) {
   const known = row(operation);
   const isFailed = response.statusCode >= 300;
   const streamed = Object.entries(known.output).find(([, { type }]) => type === "stream");
@@ -122,10 +121,10 @@ async function decode(operation, response, errors) {
   }
   const text = (await collect(response)).toString();
   if (isFailed) {
-    throw exception(response, response.statusCode, text, errors);
+    throw exception(response, response.statusCode, text, errorOf);
   }
   if (text.trimEnd().endsWith("</Error>")) {
-    throw exception(response, LATE_ERROR, text, errors);
+    throw exception(response, LATE_ERROR, text, errorOf);
   }
   const out = { $metadata: metadata(response) };
   fields(known, expires(response.headers), out);

@@ -1,7 +1,7 @@
 // Documents of S3: a reader that makes trees of plain objects, and a writer by the tables.
 "use strict";
 
-const { shapes } = require("./operations");
+const shapes = require("./shapes");
 const { fromText, toText } = require("./values");
 
 const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'" };
@@ -13,7 +13,8 @@ function unescape(text) {
         if (name) {
           return NAMED[name] ?? all;
         }
-        return String.fromCodePoint(hex ? parseInt(hex, 16) : Number(decimal));
+        const code = hex ? parseInt(hex, 16) : Number(decimal);
+        return code > 0x10ffff ? "\u{FFFD}" : String.fromCodePoint(code);
       })
     : text;
 }
