@@ -55,4 +55,4 @@ clean-lab:
 	cargo run --quiet --release -p unlade-lab -- down --all
 
 runtimes:
-	cargo test -p system-tests --test functions_runtimes -- --ignored
+	cargo test -p system-tests --test functions_runtimes --test functions_node -- --ignored

@@ -12,7 +12,7 @@ const PART: Part = Part::Functions;
 
 /// Everything about functions.
 pub fn all() -> Vec<Finding> {
-    vec![process(), groups(), freezer(), machines(), python()]
+    vec![process(), groups(), freezer(), machines(), python(), node()]
 }
 
 fn found(feature: &'static str, outcome: Outcome, detail: impl Into<String>) -> Finding {
@@ -85,6 +85,27 @@ fn machines() -> Finding {
         }
         (Err(IsolationError::Unusable { why, .. }), _) => found(feature, Outcome::Missing, why),
         (Err(error), _) => found(feature, Outcome::Missing, error.to_string()),
+    }
+}
+
+/// Node.js, which functions with this runtime need.
+fn node() -> Finding {
+    let feature = "Node.js";
+    let output = Command::new("node").arg("--version").stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => {
+            let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            let mut version = said.trim_start_matches('v').split('.').map_while(|n| n.parse().ok());
+            let is_recent = (version.next(), version.next()) >= (Some(20u32), Some(15));
+            let outcome = if is_recent { Outcome::Works } else { Outcome::Missing };
+            let needs = if is_recent { "" } else { "; 20.15 is needed at least" };
+            found(feature, outcome, format!("{said}{needs}"))
+        }
+        Ok(_) => found(feature, Outcome::Missing, "node does not run"),
+        Err(error) => {
+            let detail = format!("node: {error}; apt-get install nodejs");
+            found(feature, Outcome::Missing, detail)
+        }
     }
 }
 

@@ -286,12 +286,27 @@ fn manifest(args: &DeployArgs) -> Result<Manifest> {
         }
         return Ok(manifest);
     }
+    if manifest.runtime == Runtime::Node {
+        return node_handler(&args.directory, &manifest.handler).map(|()| manifest);
+    }
     let module = manifest.handler.rsplit_once('.').map_or("", |(module, _)| module);
     let file = args.directory.join(module.replace('.', "/"));
     if !file.with_extension("py").exists() && !file.join("__init__.py").exists() {
         bail!("the handler {} has no file {}.py", manifest.handler, file.display());
     }
     Ok(manifest)
+}
+
+/// Checks that the file of a handler in Node.js exists.
+fn node_handler(directory: &Path, handler: &str) -> Result<()> {
+    let (folder, last) = handler.rsplit_once('/').unwrap_or((".", handler));
+    let file = last.split('.').next().unwrap_or_default();
+    let file = directory.join(folder).join(file);
+    let is_there = |ending: &&str| PathBuf::from(format!("{}{ending}", file.display())).is_file();
+    match ["", ".js", ".mjs", ".cjs"].iter().any(|ending| is_there(&ending)) {
+        true => Ok(()),
+        false => bail!("the handler {handler} has no file {}.js, .mjs or .cjs", file.display()),
+    }
 }
 
 fn name_of(directory: &Path) -> Result<String> {

@@ -45,6 +45,7 @@ An fn.toml, with the defaults:
   settle_timeout = \"1m\"           # until acknowledged writes are durable
   drain_timeout = \"30s\"
   python = \"/usr/bin/python3\"
+  node = \"/usr/bin/node\"          # of functions in Node.js
   packages = []                     # directories that all functions have on sys.path
   scratch = \"512MiB\"              # /tmp of an instance, beside its memory
   store_listen = \"127.0.0.1:9000\" # the built-in store
@@ -104,7 +105,7 @@ An fn.toml, with the defaults:
 
 A function.toml; only the handler must be there:
   handler = \"app.handler\"
-  runtime = \"python\"            # or \"provided\": an executable `bootstrap`, in any language
+  runtime = \"python\"            # or \"nodejs\", \"provided\": an executable `bootstrap`
   tenant = \"default\"              # the one who deploys; of a directory, whose it is
   memory = \"128MiB\"
   scratch = \"512MiB\"              # of /tmp; not set, that of fn.toml
@@ -256,6 +257,7 @@ mod tests {
             functions: config.functions.clone(),
             memory_max: config.memory_max,
             python: config.python.clone(),
+            node: config.node.clone(),
             services: config.services.clone(),
             store: config.store.clone(),
             tenant: config.tenant.clone(),

@@ -87,6 +87,8 @@ pub struct GatewayConfig {
     pub drain_timeout: Duration,
     /// The interpreter of functions that name none.
     pub python: PathBuf,
+    /// Node.js, for functions with this runtime.
+    pub node: PathBuf,
     /// Directories of packages for all functions.
     pub packages: Vec<PathBuf>,
     /// Writable space of a function, in memory.
@@ -276,6 +278,8 @@ impl Default for GatewayConfig {
         let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         let python = ["/usr/bin/python3", "/usr/local/bin/python3"].map(PathBuf::from);
         let found = python.iter().find(|path| path.exists());
+        let node = ["/usr/bin/node", "/usr/local/bin/node"].map(PathBuf::from);
+        let found_node = node.iter().find(|path| path.exists());
         GatewayConfig {
             listen: local(9001),
             allow_remote: false,
@@ -293,6 +297,7 @@ impl Default for GatewayConfig {
             settle_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(30),
             python: found.unwrap_or(&python[0]).clone(),
+            node: found_node.unwrap_or(&node[0]).clone(),
             packages: Vec::new(),
             scratch: ByteSize(512 << 20),
             store: None,

@@ -503,6 +503,7 @@ impl Host {
             guest: self.guest.clone(),
             runtime: manifest.runtime,
             python: python.clone(),
+            node: self.config.node.clone(),
             packages: [manifest.packages.clone(), self.config.packages.clone()].concat(),
             environment,
             memory_bytes: manifest.memory.0,

@@ -129,6 +129,7 @@ pub async fn invoke(
         host.meter.add(Event::FnAnswered(match function.manifest.runtime {
             Runtime::Python => FnRuntime::Python,
             Runtime::Provided => FnRuntime::Provided,
+            Runtime::Node => FnRuntime::Node,
         }));
     }
     observe(function, &answered, event_bytes);

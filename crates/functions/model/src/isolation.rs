@@ -30,6 +30,10 @@ pub enum Runtime {
     /// The function's own executable `bootstrap`, in any language, which speaks Lambda's Runtime
     /// API.
     Provided,
+    /// The host's Node.js, with Lambda's programming model, and a stub in the place of the
+    /// function's S3 client.
+    #[serde(rename = "nodejs")]
+    Node,
 }
 
 impl Runtime {
@@ -38,6 +42,7 @@ impl Runtime {
         match self {
             Runtime::Python => "python",
             Runtime::Provided => "provided",
+            Runtime::Node => "nodejs",
         }
     }
 }
@@ -142,12 +147,14 @@ pub struct Image {
     pub handler: String,
     /// The function's files: read-only, at `/var/task`, first on `sys.path`.
     pub code: PathBuf,
-    /// The directory that contains the package `unlade_guest`, read-only.
+    /// The directory that contains the package `unlade_guest`, and `unlade_node`, read-only.
     pub guest: PathBuf,
     /// The program that runs the code.
     pub runtime: Runtime,
-    /// The interpreter's path on this machine.
+    /// The Python interpreter's path on this machine.
     pub python: PathBuf,
+    /// The path of Node.js on this machine.
+    pub node: PathBuf,
     /// Directories of packages, read-only, after the code on `sys.path`.
     pub packages: Vec<PathBuf>,
     /// Environment variables, in addition to those of the runtime.

@@ -125,6 +125,18 @@ pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.chars().all(allowed)
 }
 
+/// Returns true for `[DIRECTORY/]FILE.FUNCTION`, below the function's directory.
+fn is_node_handler(handler: &str) -> bool {
+    let mut parts = handler.split('/').collect::<Vec<_>>();
+    let last = parts.pop().unwrap_or_default();
+    let is_inside = !parts
+        .iter()
+        .enumerate()
+        .any(|(at, part)| part.is_empty() || *part == ".." || (*part == "." && at > 0));
+    let named = last.split_once('.');
+    is_inside && named.is_some_and(|(file, function)| !file.is_empty() && !function.is_empty())
+}
+
 impl Manifest {
     /// A manifest with this handler and defaults for the other keys.
     pub fn of_handler(handler: &str) -> Manifest {
@@ -192,6 +204,9 @@ impl Manifest {
     fn check_runtime(&self) -> Result<(), ManifestError> {
         let wrong =
             |key: &str, why: &str| Err(ManifestError { key: key.to_owned(), why: why.to_owned() });
+        if self.runtime == Runtime::Node && !is_node_handler(&self.handler) {
+            return wrong("handler", "must be FILE.FUNCTION, as `index.handler`");
+        }
         if self.runtime == Runtime::Python {
             let (module, function) = self.handler.rsplit_once('.').unwrap_or_default();
             let is_word = |word: &str| {
@@ -215,13 +230,18 @@ impl Manifest {
             return wrong("handler", "must be 1 to 128 bytes without blanks, as `bootstrap`");
         }
         if self.isolation == Backend::Qemu {
-            let why =
-                "machines run Python functions only: runtime = \"provided\" needs \"process\"";
-            return wrong("isolation", why);
+            let why = format!(
+                "machines run Python functions only: runtime = \"{}\" needs \"process\"",
+                self.runtime.name()
+            );
+            return wrong("isolation", &why);
         }
         if !self.mode.is_offloaded() {
-            let why = "runtime = \"provided\" has no network: choose \"offload\", \"prefetch\" or \"sdk\"";
-            return wrong("mode", why);
+            let why = format!(
+                "runtime = \"{}\" has no network: choose \"offload\", \"prefetch\" or \"sdk\"",
+                self.runtime.name()
+            );
+            return wrong("mode", &why);
         }
         let of_python = [
             ("python", self.python.is_some()),
@@ -294,6 +314,14 @@ mod tests {
     }
 
     #[test]
+    fn a_handler_of_node_is_a_file_and_a_function() {
+        for handler in ["index.handler", "src/my-file.handler", "./a/b.c.d", "$x._y"] {
+            let text = format!("handler = \"{handler}\"\nruntime = \"nodejs\"\n");
+            assert_eq!(parsed(&text).unwrap().runtime, Runtime::Node);
+        }
+    }
+
+    #[test]
     fn everything_can_be_said() {
         let text = "handler = \"a/b.handler\"\ntenant = \"t\"\nmemory = \"256MiB\"\nscratch = \"1GiB\"\ntimeout = \"5s\"\n\
             isolation = \"qemu\"\nmode = \"prefetch\"\nwrites = \"early-reply\"\nconcurrency = 2\n\
@@ -336,6 +364,12 @@ mod tests {
             ("handler = \"a b\"\nruntime = \"provided\"", "handler"),
             ("handler = \"b\"\nruntime = \"provided\"\nisolation = \"qemu\"", "isolation"),
             ("handler = \"b\"\nruntime = \"provided\"\nmode = \"stock\"", "mode"),
+            ("handler = \"index\"\nruntime = \"nodejs\"", "handler"),
+            ("handler = \"../index.handler\"\nruntime = \"nodejs\"", "handler"),
+            ("handler = \"/index.handler\"\nruntime = \"nodejs\"", "handler"),
+            ("handler = \"a.b\"\nruntime = \"nodejs\"\nisolation = \"qemu\"", "isolation"),
+            ("handler = \"a.b\"\nruntime = \"nodejs\"\nmode = \"tcp\"", "mode"),
+            ("handler = \"a.b\"\nruntime = \"nodejs\"\npackages = [\"/x\"]", "packages"),
             ("handler = \"b\"\nruntime = \"provided\"\npython = \"/usr/bin/python3\"", "python"),
         ] {
             let error = parsed(text).unwrap_err();

@@ -35,6 +35,7 @@ mod instance;
 mod interpreter;
 pub mod launch;
 mod message;
+mod node;
 mod output;
 mod packet;
 mod probe;
@@ -101,7 +102,7 @@ impl Process {
         if self.config.freeze && !self.holds_freezer.replace(true) {
             groups::hold_freezer(&self.config.cgroup);
         }
-        if image.runtime == Runtime::Provided {
+        if image.runtime != Runtime::Python {
             let (config, launcher) = (&self.config, &self.launcher);
             let template = provided::Provided::new(image, config, launcher, next_number)?;
             return Ok(Rc::new(template));

@@ -101,8 +101,8 @@ impl Settings {
         let runtime = own.text("Runtime")?;
         if let Some(runtime) = runtime.as_ref().filter(|name| runtime_of(name).is_none()) {
             let why = format!(
-                "Runtime: {runtime:?} is not served; python3 and its versions, provided.al2023, \
-                 provided.al2 and provided are"
+                "Runtime: {runtime:?} is not served; python3 and nodejs with their versions, \
+                 provided.al2023, provided.al2 and provided are"
             );
             return Err(refused(why));
         }
@@ -161,8 +161,16 @@ impl Settings {
 fn runtime_of(name: &str) -> Option<Runtime> {
     match name {
         "provided" | "provided.al2" | "provided.al2023" => Some(Runtime::Provided),
-        _ => name.starts_with("python3").then_some(Runtime::Python),
+        _ if name.starts_with("python3") => Some(Runtime::Python),
+        _ => is_node(name).then_some(Runtime::Node),
     }
+}
+
+/// Returns true for `nodejs`, `nodejs20.x` and others of this form.
+fn is_node(name: &str) -> bool {
+    let Some(version) = name.strip_prefix("nodejs") else { return false };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    version.is_empty() || version.strip_suffix(".x").is_some_and(is_number)
 }
 
 /// Refuses a parameter with another value than the only one.
@@ -285,7 +293,9 @@ mod tests {
             (json!({"EphemeralStorage": {"Bytes": 1024}}), "Bytes"),
             (json!({"LoggingConfig": {"LogFormat": "JSON"}}), "LogFormat"),
             (json!({"LoggingConfig": {"LogGroup": "/own"}}), "LogGroup"),
-            (json!({"Runtime": "nodejs22.x"}), "python3"),
+            (json!({"Runtime": "java21"}), "python3"),
+            (json!({"Runtime": "nodejs.x"}), "nodejs"),
+            (json!({"Runtime": "nodejs20"}), "nodejs"),
             (json!({"Timeout": 0}), "Timeout"),
             (json!({"MemorySize": 1}), "MemorySize"),
             (json!({"Environment": {"Variables": {"AWS_REGION": "x"}}}), "reserved"),

@@ -1,4 +1,5 @@
-//! Instances of functions with a runtime of their own: each has a whole sandbox.
+//! Instances of functions with a runtime of their own, and of those in Node.js: each has a whole
+//! sandbox.
 //!
 //! A fork would share nothing but a small program, and its instances would share one network
 //! namespace: `bootstrap` listens on, and connects to, ports of the loopback.

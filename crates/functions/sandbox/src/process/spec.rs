@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use unlade_fn_model::isolation::{Image, IsolationError, Mode};
+use unlade_fn_model::isolation::{Image, IsolationError, Mode, Runtime};
 
 use super::config::{IDS_END, IDS_OF_TEMPLATE, Launcher, ProcessConfig};
 use super::error::system;
 use super::groups::{self, Hierarchy, Limits};
 use super::interpreter::Interpreter;
+use super::node;
 
 /// The directory of the function's code.
 pub const TASK: &str = "/var/task";
@@ -118,8 +119,17 @@ pub fn provided(
     config: &ProcessConfig,
     number: u32,
 ) -> Result<Spec, IsolationError> {
-    executable(image)?;
-    let (mut binds, links) = files(image, &[])?;
+    let (mut binds, mut links) = files(image, &[])?;
+    match image.runtime {
+        Runtime::Node => {
+            let package = Path::new(GUEST).join(node::PACKAGE);
+            links.push((PathBuf::from(node::MODULES), package.join("node_modules")));
+            binds.extend(directory(&image.guest.join(node::PACKAGE), &package)?);
+            let source = node::program(image)?;
+            binds.push(Bind { source, target: PathBuf::from(node::PROGRAM) });
+        }
+        _ => executable(image)?,
+    }
     let program = std::fs::canonicalize(&launcher.program);
     let source = program.map_err(|e| system(launcher.program.display().to_string(), e))?;
     binds.push(Bind { source, target: PathBuf::from(INIT) });
@@ -132,7 +142,10 @@ pub fn provided(
         // Nothing of the function is in the environment of init: LD_PRELOAD and others would bring
         // code of the package into a process that is outside the instance's control groups.
         environment: BTreeMap::new(),
-        instance_environment: environment_provided(image),
+        instance_environment: match image.runtime {
+            Runtime::Node => node::environment(image, GUEST, environment_provided(image)),
+            _ => environment_provided(image),
+        },
         ..spec
     })
 }
@@ -321,6 +334,7 @@ mod tests {
             guest: directory.join("guest"),
             runtime: Runtime::Python,
             python: "/usr/bin/python3".into(),
+            node: "/usr/bin/node".into(),
             packages: Vec::new(),
             environment: [("HOME", "/x"), ("PYTHONPATH", "/y")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -393,6 +407,32 @@ mod tests {
         assert!(of_instance["LD_LIBRARY_PATH"].contains("/var/task"));
         // The packet for the supervisor has none of it.
         assert!(!serde_json::to_string(&spec).unwrap().contains("LD_PRELOAD"));
+    }
+
+    #[test]
+    fn node_has_its_package_and_its_program() {
+        let directory = tempfile::tempdir().unwrap();
+        opened(directory.path());
+        let package = directory.path().join("guest/unlade_node");
+        std::fs::create_dir_all(&package).unwrap();
+        let launcher = Launcher {
+            program: "/bin/sh".into(),
+            arguments: Vec::new(),
+            init: vec!["fn".to_owned(), "init".to_owned()],
+        };
+        let image =
+            Image { runtime: Runtime::Node, node: "/bin/sh".into(), ..image(directory.path()) };
+        let config = ProcessConfig::default();
+        let spec = provided(&image, &launcher, &config, 0).unwrap();
+        let targets: Vec<_> = spec.binds.iter().map(|bind| bind.target.to_str().unwrap()).collect();
+        assert!(targets.contains(&"/opt/unlade/unlade_node") && targets.contains(&node::PROGRAM));
+        assert!(spec.links.iter().any(|(path, _)| path == Path::new("/node_modules")));
+        assert!(spec.instance_environment["UNLADE_BOOTSTRAP"].contains("bootstrap.js"));
+        assert!(spec.loopback && spec.control_is_stdin);
+        // Without Node.js it is said what to do.
+        let absent = Image { node: directory.path().join("node"), ..image };
+        let error = provided(&absent, &launcher, &config, 0).unwrap_err().to_string();
+        assert!(error.contains("node = ") && error.contains("apt-get install"), "{error}");
     }
 
     #[test]

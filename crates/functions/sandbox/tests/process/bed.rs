@@ -76,6 +76,7 @@ pub fn bed_with(change: impl FnOnce(&mut ProcessConfig)) -> Option<Bed> {
         guest: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../guest/python"),
         runtime: Runtime::Python,
         python: "python3".into(),
+        node: "/usr/bin/node".into(),
         packages: Vec::new(),
         environment: [("GIVEN".to_owned(), "yes".to_owned())].into(),
         memory_bytes: 128 << 20,

@@ -55,6 +55,7 @@ pub fn image(dir: &Path, function: &str, source: &str) -> Image {
         guest: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../guest/python"),
         runtime: Runtime::Python,
         python: PathBuf::from("/usr/bin/python3"),
+        node: "/usr/bin/node".into(),
         packages: Vec::new(),
         environment: BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]),
         memory_bytes: 128 << 20,
