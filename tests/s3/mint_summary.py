@@ -5,11 +5,11 @@
 LOGS/SUITE.json has the results of a suite: a JSON object a line, with "function", "args", "status",
 "alert", "message" and "error". EXPECTED has lines of two kinds:
 
-    SUITE | PATTERN | CLASS       a failure with this regular expression in "FUNCTION ARGS ERROR" may
+    SUITE | PATTERN | CLASS       a failure with this regular expression in "NAME FUNCTION ARGS ERROR" may
                                   happen; the first line that matches counts
     SUITE | at least | COUNT      so many tests pass, also if the suite ends at its first failure
 
-Exit status 1: a test failed that no line names, or too few passed.
+A test that fails several times with the same arguments counts once. Exit status 1: a test failed that no line names, or too few passed.
 """
 
 import collections
@@ -24,6 +24,7 @@ TOTAL = "all"
 
 def results(path):
     """Yields kind and description of each test. Other lines of the output are left out."""
+    failed = set()
     if not os.path.exists(path):
         return
     with open(path, errors="replace") as file:
@@ -33,9 +34,15 @@ def results(path):
             except ValueError:
                 continue
             kind = KINDS.get(str(found.get("status", "")).lower()) if isinstance(found, dict) else None
-            if kind:
-                parts = (found.get(key) for key in ("function", "args", "alert", "message", "error"))
-                yield kind, " ".join(" ".join(str(part).split()) for part in parts if part)
+            if not kind:
+                continue
+            one = " ".join(str(found.get(key, "")) for key in ("name", "function", "args"))
+            why = " ".join(str(found[key]) for key in ("alert", "message", "error") if found.get(key))
+            if kind == "failed" and one in failed:
+                continue
+            if kind == "failed":
+                failed.add(one)
+            yield kind, " ".join(f"{one} {why}".split())
 
 
 def expected(path):

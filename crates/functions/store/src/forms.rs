@@ -1,6 +1,6 @@
 //! Objects that a browser puts with a form.
 
-use hyper::header::{ETAG, HOST, HeaderValue, LOCATION};
+use hyper::header::{ETAG, HOST, HeaderName, HeaderValue, LOCATION};
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result};
 
@@ -40,7 +40,7 @@ fn put_of(form: PostObjectInput) -> PutObjectInput {
 }
 
 impl<D: Disk> Objects<D> {
-    /// Puts the object of a form; the answer has its address and its ETag.
+    /// Puts the object of a form; the answer has its address, its ETag and its checksums.
     pub(crate) async fn post(
         self,
         req: S3Request<PostObjectInput>,
@@ -63,16 +63,24 @@ impl<D: Disk> Objects<D> {
             .and_then(|place| HeaderValue::try_from(place).ok());
         let put = self.put(req.map_input(put_of)).await?;
         let e_tag = put.e_tag.as_ref().and_then(|e_tag| e_tag.to_http_header().ok());
+        let sums = [
+            ("x-amz-checksum-crc32", put.checksum_crc32),
+            ("x-amz-checksum-crc32c", put.checksum_crc32c),
+            ("x-amz-checksum-crc64nvme", put.checksum_crc64nvme),
+            ("x-amz-checksum-sha1", put.checksum_sha1),
+            ("x-amz-checksum-sha256", put.checksum_sha256),
+            ("x-amz-version-id", put.version_id.clone()),
+        ];
+        let sums = sums.map(|(name, text)| {
+            (HeaderName::from_static(name), text.and_then(|text| HeaderValue::try_from(text).ok()))
+        });
         let mut response = S3Response::new(PostObjectOutput {
             e_tag: put.e_tag,
             version_id: put.version_id,
             ..PostObjectOutput::default()
         });
-        response.headers.extend(
-            [(LOCATION, place), (ETAG, e_tag)]
-                .into_iter()
-                .filter_map(|(name, value)| Some((name, value?))),
-        );
+        let fields = [(LOCATION, place), (ETAG, e_tag)].into_iter().chain(sums);
+        response.headers.extend(fields.filter_map(|(name, value)| Some((name, value?))));
         Ok(response)
     }
 }

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
-use hyper::header::HeaderValue;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use s3s::checksum::ChecksumHasher;
 use s3s::dto::*;
-use s3s::{S3, S3Error, S3Request, S3Response, S3Result};
+use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 use crate::about::{About, Version};
 use crate::body::{self, Expected, PIECE_BYTES, blocking, give, md5_of, take};
@@ -194,6 +194,10 @@ async fn whole<T, O: Outcome<T>>(
             let mut fields = error.headers().cloned().unwrap_or_default();
             fields.insert(HOST_ID, field.clone());
             fields.insert(REQUEST_ID, field);
+            // The library sends these fields in place of its own.
+            if *error.code() != S3ErrorCode::NotModified {
+                fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+            }
             error.set_headers(fields);
             error.set_request_id(id);
             Err(error)
@@ -451,12 +455,14 @@ impl<D: Disk> Objects<D> {
                 let mut draft = vault.draft()?;
                 // A copy is one part: it has an ETag and checksums of its own.
                 let mut hasher = ChecksumHasher::default();
-                let kept = algorithm.is_none().then(|| from.about.checksum()).unwrap_or_default();
-                for one in Algorithm::ALL {
-                    if algorithm == Some(one) || one.of(&kept).is_some() {
-                        one.start(&mut hasher);
-                    }
-                }
+                let old_sums = from.about.checksum();
+                let has = |one: Algorithm| {
+                    algorithm.map_or(one.of(&old_sums).is_some(), |asked| asked == one)
+                };
+                Algorithm::ALL
+                    .into_iter()
+                    .filter(|one| has(*one))
+                    .for_each(|one| one.start(&mut hasher));
                 let whole = 0..from.stat.bytes;
                 let e_tag = body::copy(&from.file, whole, &mut draft.file, &mut hasher)?;
                 let (class, old) = (new.storage_class.clone(), from.about);

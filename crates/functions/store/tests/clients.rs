@@ -150,6 +150,20 @@ async fn a_removal_of_any_object_needs_one() {
     bed.ask("DELETE", "/box/k", &[], b"", 204).await;
 }
 
+#[tokio::test]
+async fn the_body_of_an_error_has_its_type() {
+    let bed = Bed::new().await;
+    let kind = "content-type: application/xml\r\n";
+    for (method, target) in [("GET", "/box/none"), ("PUT", "/none/k"), ("GET", "/box?tagging")] {
+        let answer = bed.ask(method, target, &[], b"", 404).await;
+        assert!(answer.contains(kind) && answer.contains("x-amz-request-id: "), "{answer}");
+    }
+    bed.ask("PUT", "/box/k", &[], b"hello", 200).await;
+    let known = format!("\"{HELLO_MD5}\"");
+    let answer = bed.ask("GET", "/box/k", &[("if-none-match", &known)], b"", 304).await;
+    assert!(!answer.contains(kind), "{answer}");
+}
+
 /// Uploads `hello` as one part with a CRC-32C; returns the answer to the completion.
 async fn upload(bed: &Bed, target: &str, sum_of_sums: &str, status: u16) -> String {
     let begin = [("x-amz-checksum-algorithm", "CRC32C")];
@@ -219,11 +233,13 @@ async fn the_answer_to_a_form_has_the_address_of_the_object() {
     };
     let file = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\nhello\r\n--x--\r\n";
     let kind = [("content-type", "multipart/form-data; boundary=x")];
-    let body = format!("{}{file}", form("key", "a/b c"));
+    let sum = form("x-amz-checksum-crc32c", HELLO_CRC32C);
+    let body = format!("{}{sum}{file}", form("key", "a/b c"));
     let answer = bed.ask("POST", "/box", &kind, body.as_bytes(), 204).await;
     let place = format!("location: http://{}/box/a/b%20c\r\n", bed.address);
     assert!(answer.contains(&place), "{answer}");
     assert!(answer.contains(&format!("etag: \"{HELLO_MD5}\"\r\n")), "{answer}");
+    assert!(answer.contains(&format!("x-amz-checksum-crc32c: {HELLO_CRC32C}\r\n")), "{answer}");
     assert!(bed.ask("GET", "/box/a/b%20c", &[], b"", 200).await.ends_with("hello"));
 
     let sealed = form("x-amz-server-side-encryption", "AES256");
