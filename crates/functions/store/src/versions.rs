@@ -388,7 +388,7 @@ impl<D: Disk> Vault<D> {
         let _own = self.lock(bucket, key);
         let state = self.versioning(bucket)?;
         if !removal.is_empty() && !self.check_removal((bucket, key, state), asked, removal)? {
-            if removal.if_match == Some(ETagCondition::Any) {
+            if asked.is_none() && removal.if_match == Some(ETagCondition::Any) {
                 return Err(Fault::Precondition);
             }
             // Nothing is removed, and no delete marker is added.

@@ -151,6 +151,22 @@ async fn a_removal_of_any_object_needs_one() {
 }
 
 #[tokio::test]
+async fn a_page_begins_at_its_token_whatever_the_first_one_began_at() {
+    let bed = Bed::new().await;
+    for key in ["a", "b", "c"] {
+        bed.ask("PUT", &format!("/box/{key}"), &[], b"", 200).await;
+    }
+    let page = bed.ask("GET", "/box?list-type=2&max-keys=1&start-after=a", &[], b"", 200).await;
+    assert!(page.contains("<Key>b</Key>"), "{page}");
+    let token = between(&page, "<NextContinuationToken>", "<").unwrap();
+    for start in ["", "a", "z"] {
+        let target = format!("/box?list-type=2&continuation-token={token}&start-after={start}");
+        let page = bed.ask("GET", &target, &[], b"", 200).await;
+        assert!(page.contains("<Key>c</Key>") && !page.contains("<Key>b</Key>"), "{page}");
+    }
+}
+
+#[tokio::test]
 async fn the_body_of_an_error_has_its_type() {
     let bed = Bed::new().await;
     let kind = "content-type: application/xml\r\n";
