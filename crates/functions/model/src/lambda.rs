@@ -177,7 +177,9 @@ impl Refusal {
             },
             Refusal::TooLarge(limit) => format!("Request must be smaller than {limit} bytes"),
             Refusal::EventTooLarge(limit) => {
-                format!("The payload is too large for the Event invocation type (limit {limit} bytes)")
+                format!(
+                    "The payload is too large for the Event invocation type (limit {limit} bytes)"
+                )
             }
             Refusal::Content(why) => {
                 format!("Could not parse request body into json: {why}")
