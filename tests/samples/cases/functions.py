@@ -59,6 +59,7 @@ CASES = (
         shows="xxxxxxxxxxxxxxxx",
         varies=("results * answer body json ResponseMetadata",),
         texts=(UUID, r"payload-\d{14}"),
+        fault="the members of the result of `put_object` come in another order; else the same",
     ),
     Case(
         "sqs-lambda-tenant-isolation-sam-py/sqs-processor/index.py",
