@@ -16,7 +16,7 @@ REGION = "us-east-1"
 
 @dataclasses.dataclass
 class Case:
-    """What is run, and how its results are compared."""
+    """A function that is run, and the way in which its results are compared."""
 
     path: str  # the file in the collection
     services: str  # that its role allows, with spaces between them

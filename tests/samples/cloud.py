@@ -113,7 +113,7 @@ class Cloud:
         return self._clients[service, region]
 
     def words(self):
-        """What stands for the words of a case's texts."""
+        """The values that replace the words of a case's texts."""
         queues, arn = "%s/%s" % (self.url, ACCOUNT), "%s:%s" % (REGION, ACCOUNT)
         return {"MOTO": self.url, "QUEUES": queues, "ARN": arn}
 

@@ -92,7 +92,7 @@ class Repository:
 
 
 def is_handler(node):
-    """Whether a statement is a function that Lambda could call."""
+    """True if a statement is a function that Lambda could call."""
     if not isinstance(node, ast.FunctionDef) or len(node.args.args) != 2:
         return False
     first, second = (each.arg.strip("_").lower() for each in node.args.args)

@@ -15,7 +15,7 @@ FORMAT = "[%(levelname)s]\t%(asctime)s.%(msecs)dZ\t%(aws_request_id)s\t%(message
 
 
 class Context:
-    """What a handler is given beside its event."""
+    """The context of an invocation: a handler gets it beside its event."""
 
     def __init__(self, number):
         name = os.environ["AWS_LAMBDA_FUNCTION_NAME"]

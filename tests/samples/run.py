@@ -28,7 +28,7 @@ SETTLE_SECONDS_MAX = 60
 
 
 class Runner:
-    """What runs cases: the servers, the ways, and the code of the collections."""
+    """The servers, the ways, and the code of the collections."""
 
     def __init__(self, cloud, gateway, repositories, scratch, packages):
         self.cloud = cloud
@@ -62,7 +62,7 @@ class Runner:
         return callee.alias
 
     def result_of(self, way, case):
-        """What a run of a case gives: the results, and what is at the server afterwards."""
+        """The results of a case, and the content of the server afterwards."""
         words = self.cloud.prepare(case)
         code = self.code_of(case)
         names = []

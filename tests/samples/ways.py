@@ -153,7 +153,7 @@ class Gateway:
         }
 
     def log(self):
-        """What the gateway has written."""
+        """The gateway's output."""
         with open(self._log.name, encoding="utf-8", errors="replace") as file:
             return file.read()
 

@@ -334,7 +334,7 @@ cases.exports_of_the_sdk = async ({ s3 }) => [
   s3.Nothing, Object.keys({ ...s3 }).length, typeof s3.waitUntilBucketExists, typeof s3.NoSuchKey,
 ];
 
-// What the stub leaves to the SDK.
+// Calls that the stub leaves to the SDK.
 cases.of_the_sdk = async ({ s3, client, bucket }) => {
   const at = { Bucket: bucket, Key: "sdk" };
   const put = await client.send(

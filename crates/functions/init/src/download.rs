@@ -50,7 +50,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// What a completion has lent.
+    /// The memory that a completion has lent.
     pub fn new(link: &Rc<Link>, completion: &Completion) -> Lent {
         Lent { link: link.clone(), token: completion.token }
     }

@@ -1,4 +1,4 @@
-//! What clients of S3 rely on, found by suites of tests that others wrote; tested over HTTP.
+//! Properties that clients of S3 rely on, found by suites of tests that others wrote; tested over HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

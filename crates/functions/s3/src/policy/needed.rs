@@ -277,7 +277,7 @@ impl Places {
                 Question { version: version.clone(), ..of(action, resource) }
             })),
             On::Source => {
-                // What stores read as a version, and what they read as none.
+                // Stores differ in the part of the source that they read as a version.
                 let has_version = copy_source::has_version(&self.source);
                 let of_object = (!has_version).then_some(action);
                 let of_one = copy_source::has_query(&self.source).then(|| of_version(action));

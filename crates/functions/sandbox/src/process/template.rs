@@ -154,7 +154,7 @@ impl Zygote {
             _stop: stop,
         };
         held.until_ready(is_ready).await?;
-        // What the import has printed is in the pipe.
+        // The output of the import is in the pipe.
         output.drain();
         Ok(Zygote(Arc::new(held)))
     }

@@ -192,7 +192,7 @@ fn a_policy_document_decides_by_conditions() {
     assert!(!form("lock${filename}") && !form("locked"));
 }
 
-/// What was allowed goes on: a body of which the guest has a part, and a write that is not durable.
+/// Calls that were allowed go on: a body of which the guest has a part, and a write that is not durable.
 #[test]
 fn a_changed_role_decides_about_the_next_call_of_a_running_instance() {
     let mut bed = Bed::new();
