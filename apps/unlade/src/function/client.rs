@@ -303,7 +303,7 @@ fn node_handler(directory: &Path, handler: &str) -> Result<()> {
     let file = last.split('.').next().unwrap_or_default();
     let file = directory.join(folder).join(file);
     let is_there = |ending: &&str| PathBuf::from(format!("{}{ending}", file.display())).is_file();
-    match ["", ".js", ".mjs", ".cjs"].iter().any(|ending| is_there(&ending)) {
+    match ["", ".js", ".mjs", ".cjs"].iter().any(is_there) {
         true => Ok(()),
         false => bail!("the handler {handler} has no file {}.js, .mjs or .cjs", file.display()),
     }
