@@ -11,7 +11,19 @@ from .errors import host_error
 
 # The host says here where the tenant's store is.
 OWN = "UNLADE_STORE_ENDPOINT"
-AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".amazonaws.eu", ".on.aws")
+AWS = (
+    ".amazonaws.com",
+    ".amazonaws.com.cn",
+    ".amazonaws.eu",
+    ".api.amazonwebservices.com.cn",
+    ".api.amazonwebservices.eu",
+    ".api.aws",
+    ".c2s.ic.gov",
+    ".cloud.adc-e.uk",
+    ".csp.hci.ic.gov",
+    ".on.aws",
+    ".sc2s.sgov.gov",
+)
 PORTS = {"http": 80, "https": 443}
 ADVICE = (
     "the host carries calls to the store of the function's tenant only, and would send those of "

@@ -6,11 +6,36 @@ use unlade_metrics::CutRefusal;
 use super::refusal::Refusal;
 use super::services::Service;
 
-/// Beginnings of regions, and what their hosts end with in place of `amazonaws.com` and `api.aws`.
-const PARTITIONS: &[(&[&str], &str, &str)] = &[
-    (&["af", "ap", "ca", "eu", "il", "me", "mx", "sa", "us"], "amazonaws.com", "api.aws"),
-    (&["cn"], "amazonaws.com.cn", "api.amazonwebservices.com.cn"),
-    (&["us-gov"], "amazonaws.com", "api.aws"),
+/// A partition of AWS: beginnings of its regions, and what their hosts end with in place of
+/// `amazonaws.com` and `api.aws` (botocore's `partitions.json`).
+struct Partition {
+    begins: &'static [&'static str],
+    amazonaws: &'static str,
+    api: &'static str,
+}
+
+const fn partition_of(
+    begins: &'static [&'static str],
+    amazonaws: &'static str,
+    api: &'static str,
+) -> Partition {
+    Partition { begins, amazonaws, api }
+}
+
+/// The first one has the endpoints of services that are global.
+const PARTITIONS: &[Partition] = &[
+    partition_of(
+        &["af", "ap", "ca", "eu", "il", "me", "mx", "sa", "us"],
+        "amazonaws.com",
+        "api.aws",
+    ),
+    partition_of(&["cn"], "amazonaws.com.cn", "api.amazonwebservices.com.cn"),
+    partition_of(&["us-gov"], "amazonaws.com", "api.aws"),
+    partition_of(&["eusc-de"], "amazonaws.eu", "api.amazonwebservices.eu"),
+    partition_of(&["us-iso"], "c2s.ic.gov", "api.aws.ic.gov"),
+    partition_of(&["us-isob"], "sc2s.sgov.gov", "api.aws.scloud"),
+    partition_of(&["eu-isoe"], "cloud.adc-e.uk", "api.cloud-aws.adc-e.uk"),
+    partition_of(&["us-isof"], "csp.hci.ic.gov", "api.aws.hci.ic.gov"),
 ];
 const REGION_BYTES_MAX: usize = 32;
 
@@ -70,8 +95,8 @@ fn refusal(kind: CutRefusal, why: String) -> Refusal {
     Refusal::new(kind, why)
 }
 
-/// Returns the index of a region's partition, if the region has the form of AWS's regions: a word
-/// of the partition, one or two more words, a digit.
+/// Returns the index of a region's partition, if the region has the form of AWS's regions: the beginning
+/// of a partition, one more word, a digit.
 fn partition(region: &str) -> Option<usize> {
     let words: Vec<_> = region.split('-').collect();
     let (number, names) = words.split_last()?;
@@ -82,12 +107,9 @@ fn partition(region: &str) -> Option<usize> {
     if region.len() > REGION_BYTES_MAX || !is_number || !names.iter().all(is_word) {
         return None;
     }
-    match names {
-        ["us", "gov", _] => Some(2),
-        ["cn", _] => Some(1),
-        [first, _] if PARTITIONS[0].0.contains(first) => Some(0),
-        _ => None,
-    }
+    let (_, begin) = names.split_last()?;
+    let begin = begin.join("-");
+    PARTITIONS.iter().position(|partition| partition.begins.contains(&begin.as_str()))
 }
 
 /// Checks the form of a region.
@@ -107,7 +129,7 @@ pub fn check_region(region: &str) -> Result<(), Refusal> {
 pub fn aws(service: &Service, region: &str) -> Result<(Origin, String), Refusal> {
     let unknown = || refusal(CutRefusal::Region, format!("{region:?} is not a region of AWS"));
     let at = partition(region).ok_or_else(unknown)?;
-    let (_, amazonaws, api) = PARTITIONS[at];
+    let Partition { amazonaws, api, .. } = &PARTITIONS[at];
     let host = match service.fixed_region {
         None => service.host.replace("{region}", region),
         Some(_) if at == 0 => service.host.to_owned(),
@@ -139,6 +161,13 @@ mod tests {
             ("dynamodb", "eu-west-1", "dynamodb.eu-west-1.amazonaws.com", "eu-west-1"),
             ("dynamodb", "cn-north-1", "dynamodb.cn-north-1.amazonaws.com.cn", "cn-north-1"),
             ("sqs", "us-gov-west-1", "sqs.us-gov-west-1.amazonaws.com", "us-gov-west-1"),
+            (
+                "stepfunctions",
+                "us-isob-east-1",
+                "states.us-isob-east-1.sc2s.sgov.gov",
+                "us-isob-east-1",
+            ),
+            ("sqs", "eusc-de-east-1", "sqs.eusc-de-east-1.amazonaws.eu", "eusc-de-east-1"),
             ("events", "ap-southeast-2", "events.ap-southeast-2.amazonaws.com", "ap-southeast-2"),
             ("iam", "eu-west-1", "iam.amazonaws.com", "us-east-1"),
             ("sesv2", "eu-west-1", "email.eu-west-1.amazonaws.com", "eu-west-1"),
@@ -171,6 +200,8 @@ mod tests {
             "US-EAST-1",
             "us-east-1\r\n",
             "us-gov-1-1",
+            "us-isox-east-1",
+            "eusc-fr-east-1",
             "us--1",
             "us-east-south-west-1",
             "us-eeeeeeeeeeeeeeeeeeeeeeeeeeeeee-1",
