@@ -9,7 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "differential")]
 
 import hosts  # noqa: E402
-from service_hosts import SERVICES, Bench, Scripted  # noqa: E402
+from service_hosts import SERVICES, Bench, Recording, Scripted  # noqa: E402
 from stores import Moto  # noqa: E402
 
 
@@ -32,3 +32,9 @@ def moto_services():
 def scripted_services():
     """The scripted server."""
     yield from made(Scripted, ["bedrock-runtime", "dynamodb"])
+
+
+@pytest.fixture(scope="session")
+def recording_services():
+    """The recording server."""
+    yield from made(Recording, SERVICES)

@@ -20,12 +20,14 @@ SERVICES = (
 class Scripted:
     """The server in `scripted.py`."""
 
+    PROGRAM = "scripted.py"
+
     def __init__(self):
         self.process = started(self._spawn, self._answers)
 
     def _spawn(self, port):
         self.endpoint = "http://127.0.0.1:%d" % port
-        return subprocess.Popen([sys.executable, os.path.join(HERE, "scripted.py"), str(port)])
+        return subprocess.Popen([sys.executable, os.path.join(HERE, self.PROGRAM), str(port)])
 
     def _answers(self):
         try:
@@ -42,6 +44,21 @@ class Scripted:
     def close(self):
         """Ends it."""
         stop(self.process)
+
+
+class Recording(Scripted):
+    """The server in `recording.py`."""
+
+    PROGRAM = "recording.py"
+
+    def reset(self):
+        """Forgets what it has recorded."""
+        self.taken()
+
+    def taken(self):
+        """The texts of the requests since the last time."""
+        with urllib.request.urlopen(self.endpoint + "/recorded", timeout=20) as answer:
+            return json.load(answer)
 
 
 def configured(endpoint, services):
@@ -79,11 +96,12 @@ class Runner:
         assert self.process.stdout.readline().strip() == "ready"
 
     def run(self, name):
-        """The observations of a case."""
+        """The observations of a case, or of a row: `[service, name, real]`, with the setup if the
+        server is a real one."""
         self.process.stdin.write(json.dumps(name) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
-        assert line, "the process ended in %s" % name
+        assert line, "the process ended in %s" % (name,)
         return json.loads(line)
 
     def close(self):
@@ -109,6 +127,15 @@ class Bench:
         for runner in self.runners:
             self.server.reset()
             out.append(runner.run(name))
+        return out
+
+    def see_sent(self, service, name):
+        """The observations of a row, and what the recording server was sent, by either."""
+        out = []
+        for runner in self.runners:
+            self.server.reset()
+            found = runner.run([service, name, False])
+            out.append((found, self.server.taken()))
         return out
 
     def close(self):
