@@ -5,6 +5,7 @@ python recording.py PORT
 `GET /recorded` gives the canonical texts of the requests since the last one, as a JSON list.
 """
 
+import gzip
 import hashlib
 import json
 import re
@@ -29,10 +30,10 @@ OWN_FIELDS = {
     "x-amz-security-token",
 }
 UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.I)
-# Of the features that botocore names there, those of an endpoint that was given to it (N) and of keys
-# in the environment (g): a function has neither.
+# Of the features that botocore names there, those of an endpoint that was given to it (N), of keys in
+# the environment (g), of a compressed request (L): a function has none of them.
 FEATURES = re.compile(r"(?<= m/)\S+")
-OWN_FEATURES = {"N", "g"}
+OWN_FEATURES = {"L", "N", "g"}
 SCOPE = re.compile(r"Credential=[^/]*/\d{8}/([^,\s]*)")
 XML = (
     b"<ErrorResponse><Error><Type>Sender</Type><Code>Recorded</Code><Message/></Error>"
@@ -52,6 +53,10 @@ def canonical(method, target, headers, body):
     lines = ["method: " + method, "path: " + path, "query: " + query]
     scope = SCOPE.search(headers.get("authorization", ""))
     lines.append("signed for: " + (scope.group(1) if scope else "none"))
+    if headers.get("content-encoding") == "gzip":
+        # The host has to read a request, and gets it as it was before.
+        body = gzip.decompress(body)
+        headers = {n: v for n, v in headers.items() if n != "content-encoding"}
     agent = headers.get("user-agent", "")
     headers = dict(headers, **{"user-agent": FEATURES.sub(features, agent)})
     lines += sorted("%s: %s" % (n, v) for n, v in headers.items() if n not in OWN_FIELDS)

@@ -182,7 +182,7 @@ ROWS = {
     ),
     "region: another": Row(call("get_queue_url", QueueName="jobs"), region="ap-southeast-2"),
     "config: unsigned": Row(call("list_queues"), config={"signature_version": "unsigned"}),
-    "config: checksums off": Row(send("x"), config={"parameter_validation": False}),
+    "config: unchecked parameters": Row(send(b"x"), config={"parameter_validation": False}),
     "unknown member": call("get_queue_url", QueueName="jobs", Account="1"),
     "method that is not there": use(lambda trial, _: trial.client("sqs").create_bucket),
 }
