@@ -1,5 +1,7 @@
 """Rows of calls: what a function sees of moto, and what a server is sent, is that of stock boto3."""
 
+import json
+
 import calls
 import pytest
 from calls import rows
@@ -9,13 +11,25 @@ TABLES = calls.load()
 NAMES = calls.names(TABLES)
 
 
-def row_of(name):
+def row_named(name):
     """The row of a name."""
     service, _, row = name.partition("/")
     return rows.row_of(TABLES[service].ROWS[row])
 
 
-OF_MOTO = [name for name in NAMES if not row_of(name).sent_only]
+OF_MOTO = [name for name in NAMES if not row_named(name).sent_only]
+
+CASES_MIN, ROWS_MIN, ROWS_OF_A_SERVICE_MIN, SERVICES_MIN = 1000, 400, 25, 10
+
+
+def test_there_are_enough_cases():
+    found = calls.counts(TABLES)
+    assert sum(found.values()) >= CASES_MIN, found
+    assert len(NAMES) >= ROWS_MIN, found
+    many = [
+        service for service, table in TABLES.items() if len(table.ROWS) >= ROWS_OF_A_SERVICE_MIN
+    ]
+    assert len(many) >= SERVICES_MIN, found
 
 
 def whole(result):
@@ -26,7 +40,7 @@ def whole(result):
     return result["seen"]
 
 
-def found(row, lines):
+def judge(row, lines):
     """Fails for differences that are not expected, and where those that are expected are not there."""
     if row.expected and lines:
         pytest.xfail(row.expected)
@@ -49,7 +63,7 @@ def test_row(name, moto_services):
     service, _, row = name.partition("/")
     stock, cut = (whole(result) for result in moto_services.see([service, row, True]))
     assert not refused(stock), "moto has not this operation: %.900s" % stock
-    found(row_of(name), list(differences(stock, cut)))
+    judge(row_named(name), list(differences(stock, cut)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,7 +71,8 @@ def test_row_as_sent(name, recording_services):
     service, _, row = name.partition("/")
     (stock, sent), (cut, sent_by_host) = recording_services.see_sent(service, row)
     lines = list(differences(whole(stock), whole(cut)))
+    assert ("x-recorded" in json.dumps(stock["seen"])) == bool(sent), "something else has answered"
     if sent != sent_by_host:
         texts = ["\n\n".join(part) or "nothing" for part in (sent, sent_by_host)]
         lines.insert(0, "stock sends:\n%s\n\nthe host sends:\n%s\n" % tuple(texts))
-    found(row_of(name), lines)
+    judge(row_named(name), lines)

@@ -19,4 +19,14 @@ def load():
 
 def names(tables):
     """The rows of all tables, as `service/name`."""
-    return ["%s/%s" % (service, row) for service, table in sorted(tables.items()) for row in table.ROWS]
+    return [
+        "%s/%s" % (service, row) for service, table in sorted(tables.items()) for row in table.ROWS
+    ]
+
+
+def counts(tables):
+    """Cases by service: rows, and for S3 those of the differential suite beside this one."""
+    import registry
+
+    found = {service: len(table.ROWS) for service, table in sorted(tables.items())}
+    return dict(found, s3=len(registry.load()))

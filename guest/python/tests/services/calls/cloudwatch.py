@@ -8,7 +8,10 @@ from .rows import Row, call, pages, use, wait
 SERVICE = "cloudwatch"
 STAND_INS = {}
 PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
-SPAN = {"StartTime": PAST - datetime.timedelta(hours=1), "EndTime": PAST + datetime.timedelta(hours=1)}
+SPAN = {
+    "StartTime": PAST - datetime.timedelta(hours=1),
+    "EndTime": PAST + datetime.timedelta(hours=1),
+}
 ALARM = {
     "AlarmName": "high",
     "MetricName": "m",
@@ -26,7 +29,13 @@ def setup(client):
     """Metrics of long ago, an alarm and a dashboard."""
     kinds = [{"Name": "kind", "Value": "a"}]
     data = [
-        {"MetricName": "m", "Value": float(n), "Timestamp": PAST, "Unit": "Count", "Dimensions": kinds}
+        {
+            "MetricName": "m",
+            "Value": float(n),
+            "Timestamp": PAST,
+            "Unit": "Count",
+            "Dimensions": kinds,
+        }
         for n in range(4)
     ]
     client.put_metric_data(Namespace="app", MetricData=data + [{"MetricName": "other", "Value": 1}])
@@ -86,9 +95,14 @@ ROWS = {
     "put: infinite": put(metric(Value=float("inf"))),
     "put: no number": put(metric(Value=float("nan"))),
     "put: a text": put(metric(Value="1")),
-    "put: dimensions": put(metric(Dimensions=[{"Name": "a b", "Value": "&<>"}, {"Name": "c", "Value": "d"}])),
+    "put: dimensions": put(
+        metric(Dimensions=[{"Name": "a b", "Value": "&<>"}, {"Name": "c", "Value": "d"}])
+    ),
     "put: statistics": put(
-        {"MetricName": "n", "StatisticValues": {"SampleCount": 3, "Sum": 6, "Minimum": 1, "Maximum": 3}}
+        {
+            "MetricName": "n",
+            "StatisticValues": {"SampleCount": 3, "Sum": 6, "Minimum": 1, "Maximum": 3},
+        }
     ),
     "put: values and counts": put(
         {"MetricName": "n", "Values": [1, 2.5], "Counts": [3, 4], "StorageResolution": 1}
@@ -101,7 +115,9 @@ ROWS = {
     "put: wrong unit": put(metric(Unit="Apples")),
     "put: times": put(metric(Timestamp=1577836800), metric(Timestamp="2020-01-01T00:00:00Z")),
     "put: time with a zone": put(
-        metric(Timestamp=PAST.astimezone(datetime.timezone(datetime.timedelta(hours=5, minutes=30))))
+        metric(
+            Timestamp=PAST.astimezone(datetime.timezone(datetime.timedelta(hours=5, minutes=30)))
+        )
     ),
     "put: reserved namespace": put(metric(), namespace="AWS/own"),
     "put: no namespace": call("put_metric_data", MetricData=[metric()]),
@@ -124,7 +140,9 @@ ROWS = {
     "data: upwards": queries(stat("a", "SampleCount"), ScanBy="TimestampAscending"),
     "data: expression": queries(stat("a", "Sum", ReturnData=False), {"Id": "e", "Expression": "a"}),
     "data: no queries": queries(),
-    "data: times the wrong way": queries(stat("a", "Sum"), StartTime=PAST, EndTime=PAST - datetime.timedelta(1)),
+    "data: times the wrong way": queries(
+        stat("a", "Sum"), StartTime=PAST, EndTime=PAST - datetime.timedelta(1)
+    ),
     "data: pages": pages("get_metric_data", MetricDataQueries=[stat("a", "Maximum")], **SPAN),
     "alarm: plain": alarm(),
     "alarm: full": alarm(
@@ -158,8 +176,12 @@ ROWS = {
         ),
         call("describe_alarms", **HIGH),
     ],
-    "alarm: wrong state": call("set_alarm_state", AlarmName="high", StateValue="BAD", StateReason="r"),
-    "alarm: state of none": call("set_alarm_state", AlarmName="none", StateValue="OK", StateReason="r"),
+    "alarm: wrong state": call(
+        "set_alarm_state", AlarmName="high", StateValue="BAD", StateReason="r"
+    ),
+    "alarm: state of none": call(
+        "set_alarm_state", AlarmName="none", StateValue="OK", StateReason="r"
+    ),
     "alarm: state is no JSON": call(
         "set_alarm_state", AlarmName="high", StateValue="OK", StateReason="r", StateReasonData="{"
     ),
@@ -183,7 +205,10 @@ ROWS = {
             ResourceARN="arn:aws:cloudwatch:us-east-1:123456789012:alarm:high",
             Tags=[{"Key": "a", "Value": "\u00e9"}],
         ),
-        call("list_tags_for_resource", ResourceARN="arn:aws:cloudwatch:us-east-1:123456789012:alarm:high"),
+        call(
+            "list_tags_for_resource",
+            ResourceARN="arn:aws:cloudwatch:us-east-1:123456789012:alarm:high",
+        ),
     ],
     "tags: of none": call(
         "tag_resource",
@@ -197,11 +222,19 @@ ROWS = {
     "region: another": Row(call("list_metrics"), region="us-east-2"),
     "config: unsigned": Row(call("list_metrics"), config={"signature_version": "unsigned"}),
     "config: large requests are compressed": Row(
-        call("put_metric_data", Namespace="new", MetricData=[metric(MetricName="n%d" % n) for n in range(150)]),
+        call(
+            "put_metric_data",
+            Namespace="new",
+            MetricData=[metric(MetricName="n%d" % n) for n in range(150)],
+        ),
         config={"request_min_compression_size_bytes": 100},
     ),
     "config: no compression": Row(
-        call("put_metric_data", Namespace="new", MetricData=[metric(MetricName="n%d" % n) for n in range(150)]),
+        call(
+            "put_metric_data",
+            Namespace="new",
+            MetricData=[metric(MetricName="n%d" % n) for n in range(150)],
+        ),
         config={"disable_request_compression": True},
     ),
 }

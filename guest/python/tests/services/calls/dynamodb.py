@@ -90,7 +90,9 @@ def reading(trial, _):
     kinds = {"s": {"x", "y"}, "n": Decimal("1.50"), "b": b"\x00\xff", "l": [1, None, True]}
     table(trial).put_item(Item=dict({"id": "r", "at": 1}, **kinds))
     found = table(trial).get_item(Key={"id": "r", "at": 1})["Item"]
-    return {name: [type(value).__name__, repr(value)] for name, value in found.items() if name != "s"}
+    return {
+        name: [type(value).__name__, repr(value)] for name, value in found.items() if name != "s"
+    }
 
 
 def conditions(trial, _):
@@ -115,18 +117,24 @@ def writing(trial, _):
 TRANSACTED = {"TableName": "orders", "Key": OTHER}
 TIME = {"enabled": {"Enabled": True, "AttributeName": "expires"}}
 ROWS = {
-    "put: numbers": put(a={"N": "-1.5e-10"}, b={"N": "123456789012345678901234567890"}, c={"N": "0"}),
+    "put: numbers": put(
+        a={"N": "-1.5e-10"}, b={"N": "123456789012345678901234567890"}, c={"N": "0"}
+    ),
     "put: unicode": put(a={"S": "\u00e9\u4e2d\U0001f600\u0000"}, **{"\u00fc b.c#d": {"S": "x"}}),
     "put: binary": put(a={"B": bytes(range(256))}, b={"BS": [b"\x00", b"\xff\xfe"]}, c={"B": b"x"}),
     "put: bytearray": put(a={"B": bytearray(b"\x01\x02")}),
     "put: sets": put(a={"SS": ["x"]}, b={"NS": ["1"]}, c={"BS": [b"1"]}),
-    "put: nested": put(a={"M": {"b": {"L": [{"M": {"c": {"L": []}}}, {"NULL": True}, {"BOOL": False}]}}}),
+    "put: nested": put(
+        a={"M": {"b": {"L": [{"M": {"c": {"L": []}}}, {"NULL": True}, {"BOOL": False}]}}}
+    ),
     "put: empty values": put(a={"S": ""}, b={"B": b""}, c={"M": {}}, d={"L": []}),
     "put: empty set": put(a={"SS": []}),
     "put: large": put(a={"S": "\u00e9" * 100_000}),
     "put: too large": put(a={"S": "x" * 410_000}),
     "put: empty key": call("put_item", TableName="orders", Item=dict(OTHER, id={"S": ""})),
-    "put: key of another type": call("put_item", TableName="orders", Item=dict(OTHER, at={"S": "x"})),
+    "put: key of another type": call(
+        "put_item", TableName="orders", Item=dict(OTHER, at={"S": "x"})
+    ),
     "put: no range key": call("put_item", TableName="orders", Item={"id": {"S": "x"}}),
     "put: returns the old one": call(
         "put_item",
@@ -167,21 +175,29 @@ ROWS = {
     "get: key incomplete": call("get_item", TableName="orders", Key={"id": {"S": "a"}}),
     "get: unknown member": call("get_item", Consistent=True, **ITEM),
     "get: wrong types": call("get_item", TableName=7, Key=[], ConsistentRead="yes"),
-    "get: two types in a value": call("get_item", TableName="orders", Key={"id": {"S": "a", "N": "1"}}),
+    "get: two types in a value": call(
+        "get_item", TableName="orders", Key={"id": {"S": "a", "N": "1"}}
+    ),
     "get: nothing": call("get_item"),
     "update: set and remove": update(
         "SET m.#k = :v, l[0] = :v REMOVE n", {"#k": "k"}, v={"S": "w\u00e9"}
     ),
-    "update: add to a number and a set": update("ADD n :one, s :s", one={"N": "-1"}, s={"SS": ["a"]}),
+    "update: add to a number and a set": update(
+        "ADD n :one, s :s", one={"N": "-1"}, s={"SS": ["a"]}
+    ),
     "update: delete of a set": [
         update("SET s = :s", s={"NS": ["1", "2"]}),
         update("DELETE s :s", s={"NS": ["2"]}),
     ],
     "update: functions": update(
-        "SET l = list_append(l, :l), q = if_not_exists(q, :z)", l={"L": [{"BOOL": True}]}, z={"N": "0"}
+        "SET l = list_append(l, :l), q = if_not_exists(q, :z)",
+        l={"L": [{"BOOL": True}]},
+        z={"N": "0"},
     ),
     "update: updated only": update("SET n = n - :x", returned="UPDATED_OLD", x={"N": "2.5"}),
-    "update: condition holds": update("SET n = :x", condition="n BETWEEN :a AND :b", x={"N": "1"}, a={"N": "1"}, b={"N": "9"}),
+    "update: condition holds": update(
+        "SET n = :x", condition="n BETWEEN :a AND :b", x={"N": "1"}, a={"N": "1"}, b={"N": "9"}
+    ),
     "update: condition fails": update("SET n = :x", condition="size(l) > :x", x={"N": "9"}),
     "update: syntax": update("SET n == :x", x={"N": "1"}),
     "update: key": update("SET id = :x", x={"S": "1"}),
@@ -212,7 +228,9 @@ ROWS = {
     "query: no such index": query("kind = :a", IndexName="nothing"),
     "query: condition without the key": query("at = :a"),
     "query: pages": query("id = :a", "pages", PaginationConfig={"PageSize": 3}),
-    "query: pages to a limit": query("id = :a", "pages", PaginationConfig={"MaxItems": 4, "PageSize": 3}),
+    "query: pages to a limit": query(
+        "id = :a", "pages", PaginationConfig={"MaxItems": 4, "PageSize": 3}
+    ),
     "query: found by an expression": query("id = :a", "pages", search="Items[?n].n.N"),
     "scan: in and begins": scan(
         "id IN (:a, :c) AND begins_with(kind, :o)",
@@ -232,9 +250,12 @@ ROWS = {
         ScanFilter={"at": {"ComparisonOperator": "GE", "AttributeValueList": [{"N": "6"}]}},
     ),
     "batch: get with a projection": call(
-        "batch_get_item", RequestItems={"orders": {"Keys": [KEY, OTHER], "ProjectionExpression": "n"}}
+        "batch_get_item",
+        RequestItems={"orders": {"Keys": [KEY, OTHER], "ProjectionExpression": "n"}},
     ),
-    "batch: the same key twice": call("batch_get_item", RequestItems={"orders": {"Keys": [KEY, KEY]}}),
+    "batch: the same key twice": call(
+        "batch_get_item", RequestItems={"orders": {"Keys": [KEY, KEY]}}
+    ),
     "batch: no table": call("batch_get_item", RequestItems={"none": {"Keys": [KEY]}}),
     "batch: nothing": call("batch_write_item", RequestItems={}),
     "batch: puts and deletes": call(
@@ -272,7 +293,9 @@ ROWS = {
     "transaction: one item twice": call(
         "transact_write_items", TransactItems=[{"Delete": ITEM}, {"Delete": ITEM}]
     ),
-    "transaction: gets": call("transact_get_items", TransactItems=[{"Get": ITEM}, {"Get": TRANSACTED}]),
+    "transaction: gets": call(
+        "transact_get_items", TransactItems=[{"Get": ITEM}, {"Get": TRANSACTED}]
+    ),
     "transaction: empty": call("transact_get_items", TransactItems=[]),
     "statements: select": call(
         "execute_statement",
@@ -308,7 +331,9 @@ ROWS = {
         **ON,
     ),
     "table: stream": call(
-        "update_table", StreamSpecification={"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"}, **ON
+        "update_table",
+        StreamSpecification={"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"},
+        **ON,
     ),
     "table: time to live": [
         call("update_time_to_live", TimeToLiveSpecification=TIME["enabled"], **ON),
@@ -327,10 +352,13 @@ ROWS = {
     "resource: mixed set": use(putting(n={1, "x"})),
     "resource: conditions": use(conditions),
     "resource: batch writer": use(writing),
-    "resource: attributes": use(lambda trial, _: [table(trial).item_count, table(trial).key_schema]),
+    "resource: attributes": use(
+        lambda trial, _: [table(trial).item_count, table(trial).key_schema]
+    ),
     "resource: collection": use(
         lambda trial, _: [
-            t.name for t in trial.boto3.resource("dynamodb", region_name="us-east-1").tables.limit(1)
+            t.name
+            for t in trial.boto3.resource("dynamodb", region_name="us-east-1").tables.limit(1)
         ]
     ),
     "region: another": Row(call("describe_table", **ON), region="eu-central-1"),

@@ -54,10 +54,17 @@ def matches(pattern, **event):
 
 
 PAST = datetime.datetime(2020, 1, 1, 12, 30, tzinfo=datetime.timezone.utc)
-ARCHIVE = {"ArchiveName": "kept", "EventSourceArn": "arn:aws:events:us-east-1:123456789012:event-bus/own"}
+ARCHIVE = {
+    "ArchiveName": "kept",
+    "EventSourceArn": "arn:aws:events:us-east-1:123456789012:event-bus/own",
+}
 ROWS = {
-    "put: detail": put(Detail=json.dumps({"a": [1, 2.5, None, "\u00e9\U0001f600"]}, ensure_ascii=False)),
-    "put: time and resources": put(Time=PAST, Resources=["arn:aws:x:::y", "z"], TraceHeader="Root=1-5"),
+    "put: detail": put(
+        Detail=json.dumps({"a": [1, 2.5, None, "\u00e9\U0001f600"]}, ensure_ascii=False)
+    ),
+    "put: time and resources": put(
+        Time=PAST, Resources=["arn:aws:x:::y", "z"], TraceHeader="Root=1-5"
+    ),
     "put: time as a number": put(Time=1577836800),
     "put: no JSON": put(Detail="{"),
     "put: detail is a list": put(Detail="[]"),
@@ -66,7 +73,9 @@ ROWS = {
     "put: no source": call("put_events", Entries=[{"DetailType": "d", "Detail": "{}"}]),
     "put: no detail": call("put_events", Entries=[{"Source": "a", "DetailType": "d"}]),
     "put: empty entry": call("put_events", Entries=[{}]),
-    "put: some are wrong": call("put_events", Entries=[dict(ENTRY, EventBusName="own"), {"Source": "x"}]),
+    "put: some are wrong": call(
+        "put_events", Entries=[dict(ENTRY, EventBusName="own"), {"Source": "x"}]
+    ),
     "put: too many": call("put_events", Entries=[dict(ENTRY, EventBusName="own")] * 11),
     "put: no such bus": call("put_events", Entries=[dict(ENTRY, EventBusName="none")]),
     "put: wrong types": call("put_events", Entries=[dict(ENTRY, Detail={"a": 1}, Time=[])]),
@@ -83,7 +92,12 @@ ROWS = {
     "rule: bad name": rule("a b", ScheduleExpression="rate(1 hour)"),
     "rule: wrong state": rule("new", ScheduleExpression="rate(1 hour)", State="OFF"),
     "rule: tags": [
-        call("put_rule", Name="t", ScheduleExpression="rate(1 hour)", Tags=[{"Key": "a", "Value": "\u00e9"}]),
+        call(
+            "put_rule",
+            Name="t",
+            ScheduleExpression="rate(1 hour)",
+            Tags=[{"Key": "a", "Value": "\u00e9"}],
+        ),
         call("list_tags_for_resource", ResourceARN="arn:aws:events:us-east-1:123456789012:rule/t"),
     ],
     "rule: of a bus": call("describe_rule", Name="matching", EventBusName="own"),
@@ -111,7 +125,10 @@ ROWS = {
         {
             "Id": "a",
             "Arn": QUEUE,
-            "InputTransformer": {"InputPathsMap": {"n": "$.detail.n"}, "InputTemplate": '"n is <n>"'},
+            "InputTransformer": {
+                "InputPathsMap": {"n": "$.detail.n"},
+                "InputTemplate": '"n is <n>"',
+            },
             "RetryPolicy": {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60},
             "DeadLetterConfig": {"Arn": QUEUE},
         }
@@ -166,7 +183,9 @@ ROWS = {
         call("delete_archive", ArchiveName="kept"),
     ],
     "archive: none": call("describe_archive", ArchiveName="none"),
-    "archive: of no bus": call("create_archive", ArchiveName="a", EventSourceArn=ARCHIVE["EventSourceArn"] + "x"),
+    "archive: of no bus": call(
+        "create_archive", ArchiveName="a", EventSourceArn=ARCHIVE["EventSourceArn"] + "x"
+    ),
     "archive: bad pattern": call("create_archive", EventPattern="x", **ARCHIVE),
     "replay": [
         call("create_archive", **ARCHIVE),
@@ -193,7 +212,9 @@ ROWS = {
     ],
     "connection: none": call("describe_connection", Name="none"),
     "destination: none": call("describe_api_destination", Name="none"),
-    "tags: of none": call("list_tags_for_resource", ResourceARN="arn:aws:events:us-east-1:123456789012:rule/none"),
+    "tags: of none": call(
+        "list_tags_for_resource", ResourceARN="arn:aws:events:us-east-1:123456789012:rule/none"
+    ),
     "region: another": Row(call("list_rules"), region="ca-central-1"),
     "config: unsigned": Row(call("list_rules"), config={"signature_version": "unsigned"}),
     "unknown member": call("list_rules", Prefix="h"),

@@ -27,15 +27,20 @@ USER, ROLE, GROUP = {"UserName": "ann"}, {"RoleName": "reader"}, {"GroupName": "
 
 
 def setup(client):
-    """A user in a group with a key, a role, and a policy."""
+    """A user, a role and a policy; a key of the user where it is used."""
     client.create_user(Path="/team/", **USER)
-    client.create_group(**GROUP)
-    client.add_user_to_group(**USER, **GROUP)
     client.create_role(AssumeRolePolicyDocument=TRUST, Description="d", **ROLE)
     policy = client.create_policy(PolicyName="reading", PolicyDocument=POLICY)["Policy"]["Arn"]
-    client.attach_role_policy(PolicyArn=policy, **ROLE)
-    key = client.create_access_key(**USER)["AccessKey"]["AccessKeyId"]
+
+    def key():
+        return client.create_access_key(**USER)["AccessKey"]["AccessKeyId"]
+
     return {"policy": policy, "key": key}
+
+
+# Steps before others.
+STAFF = [call("create_group", **GROUP), call("add_user_to_group", **USER, **GROUP)]
+ATTACHED = call("attach_role_policy", PolicyArn=ARN, **ROLE)
 
 
 def role(**more):
@@ -56,7 +61,9 @@ def resource(trial):
 
 ROWS = {
     "user: made": [
-        call("create_user", UserName="new", Path="/a/b/", Tags=[{"Key": "k&", "Value": "\u00e9=+%"}]),
+        call(
+            "create_user", UserName="new", Path="/a/b/", Tags=[{"Key": "k&", "Value": "\u00e9=+%"}]
+        ),
         call("get_user", UserName="new"),
         call("list_user_tags", UserName="new"),
     ],
@@ -72,9 +79,10 @@ ROWS = {
     ],
     "user: by path": call("list_users", PathPrefix="/team/", MaxItems=10),
     "user: by pages": pages("list_users", PaginationConfig={"PageSize": 1}),
-    "user: deleted with a key": call("delete_user", **USER),
+    "user: deleted with a key": [call("get_access_key_last_used", AccessKeyId=Given("key"))]
+    + [call("delete_user", **USER)],
     "user: none is deleted": call("delete_user", UserName="none"),
-    "user: groups": call("list_groups_for_user", **USER),
+    "user: groups": STAFF + [call("list_groups_for_user", **USER)],
     "user: inline policy": [
         call("put_user_policy", PolicyName="p", PolicyDocument=POLICY, **USER),
         call("get_user_policy", PolicyName="p", **USER),
@@ -86,13 +94,16 @@ ROWS = {
         call("put_user_permissions_boundary", PermissionsBoundary=ARN, **USER),
         call("get_user", **USER),
     ],
-    "user: wrong boundary": call("put_user_permissions_boundary", PermissionsBoundary="arn:aws:x", **USER),
+    "user: wrong boundary": call(
+        "put_user_permissions_boundary", PermissionsBoundary="arn:aws:x", **USER
+    ),
     "user: tags": [
         call("tag_user", Tags=[{"Key": "a", "Value": ""}, {"Key": "\u00e9", "Value": "1"}], **USER),
         call("untag_user", TagKeys=["a"], **USER),
         call("list_user_tags", **USER),
     ],
-    "key: list": call("list_access_keys", **USER),
+    "key: list": [call("get_access_key_last_used", AccessKeyId=Given("key"))]
+    + [call("list_access_keys", **USER)],
     "key: off": [
         call("update_access_key", AccessKeyId=Given("key"), Status="Inactive", **USER),
         call("list_access_keys", **USER),
@@ -110,19 +121,23 @@ ROWS = {
         call("delete_login_profile", **USER),
     ],
     "login: none": call("get_login_profile", **USER),
-    "group: there already": call("create_group", **GROUP),
-    "group: members": call("get_group", **GROUP),
-    "group: members by pages": pages("get_group", search="Users[].UserName", **GROUP),
+    "group: there already": STAFF + [call("create_group", **GROUP)],
+    "group: members": STAFF + [call("get_group", **GROUP)],
+    "group: members by pages": STAFF + [pages("get_group", search="Users[].UserName", **GROUP)],
     "group: none": call("get_group", GroupName="none"),
-    "group: left": [call("remove_user_from_group", **USER, **GROUP), call("get_group", **GROUP)],
-    "group: joined by none": call("add_user_to_group", UserName="none", **GROUP),
-    "group: policies": [
+    "group: left": STAFF
+    + [call("remove_user_from_group", **USER, **GROUP), call("get_group", **GROUP)],
+    "group: joined by none": STAFF + [call("add_user_to_group", UserName="none", **GROUP)],
+    "group: policies": STAFF
+    + [
         call("attach_group_policy", PolicyArn=ARN, **GROUP),
         call("list_attached_group_policies", **GROUP),
         call("detach_group_policy", PolicyArn=ARN, **GROUP),
         call("detach_group_policy", PolicyArn=ARN, **GROUP),
     ],
-    "role: made": role(Path="/service/", MaxSessionDuration=7200, Tags=[{"Key": "a", "Value": "b"}]),
+    "role: made": role(
+        Path="/service/", MaxSessionDuration=7200, Tags=[{"Key": "a", "Value": "b"}]
+    ),
     "role: there already": call("create_role", AssumeRolePolicyDocument=TRUST, **ROLE),
     "role: no JSON": role(AssumeRolePolicyDocument="{"),
     "role: too long a session": role(MaxSessionDuration=100_000),
@@ -137,33 +152,51 @@ ROWS = {
         call("update_assume_role_policy", PolicyDocument=OTHER, **ROLE),
         call("get_role", **ROLE),
     ],
-    "role: description": call("update_role", Description="\u00e9 & \u4e2d", MaxSessionDuration=3600, **ROLE),
-    "role: attached": call("list_attached_role_policies", **ROLE),
-    "role: attached by pages": pages("list_attached_role_policies", PaginationConfig={"PageSize": 1}, **ROLE),
-    "role: none is attached": call("attach_role_policy", PolicyArn="arn:aws:iam::123456789012:policy/none", **ROLE),
+    "role: description": call(
+        "update_role", Description="\u00e9 & \u4e2d", MaxSessionDuration=3600, **ROLE
+    ),
+    "role: attached": [ATTACHED, call("list_attached_role_policies", **ROLE)],
+    "role: attached by pages": [
+        ATTACHED,
+        pages("list_attached_role_policies", PaginationConfig={"PageSize": 1}, **ROLE),
+    ],
+    "role: none is attached": call(
+        "attach_role_policy", PolicyArn="arn:aws:iam::123456789012:policy/none", **ROLE
+    ),
     "role: bad ARN is attached": call("attach_role_policy", PolicyArn="short", **ROLE),
     "role: inline policy": [
         call("put_role_policy", PolicyName="p", PolicyDocument=POLICY, **ROLE),
         call("get_role_policy", PolicyName="p", **ROLE),
         call("delete_role", **ROLE),
     ],
-    "role: deleted with a policy": call("delete_role", **ROLE),
+    "role: deleted with a policy": [ATTACHED, call("delete_role", **ROLE)],
     "role: deleted": [
+        ATTACHED,
         call("detach_role_policy", PolicyArn=ARN, **ROLE),
         call("delete_role", **ROLE),
         call("get_role", **ROLE),
     ],
-    "policy: made": policy(POLICY, Description="\u00e9", Path="/x/", Tags=[{"Key": "a", "Value": "b"}]),
+    "policy: made": policy(
+        POLICY, Description="\u00e9", Path="/x/", Tags=[{"Key": "a", "Value": "b"}]
+    ),
     "policy: there already": policy(POLICY, "reading"),
     "policy: no JSON": policy("{"),
     "policy: no version": policy(json.dumps({"Statement": [READ]})),
-    "policy: wrong effect": policy(json.dumps({"Version": "2012-10-17", "Statement": [dict(READ, Effect="Maybe")]})),
-    "policy: no action": policy('{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Resource": "*"}]}'),
-    "policy: one Sid twice": policy(json.dumps({"Version": "2012-10-17", "Statement": [READ, READ]})),
-    "policy: bad resource": policy(json.dumps({"Version": "2012-10-17", "Statement": dict(READ, Resource="x")})),
+    "policy: wrong effect": policy(
+        json.dumps({"Version": "2012-10-17", "Statement": [dict(READ, Effect="Maybe")]})
+    ),
+    "policy: no action": policy(
+        '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Resource": "*"}]}'
+    ),
+    "policy: one Sid twice": policy(
+        json.dumps({"Version": "2012-10-17", "Statement": [READ, READ]})
+    ),
+    "policy: bad resource": policy(
+        json.dumps({"Version": "2012-10-17", "Statement": dict(READ, Resource="x")})
+    ),
     "policy: read": call("get_policy", PolicyArn=ARN),
     "policy: none": call("get_policy", PolicyArn="arn:aws:iam::123456789012:policy/none"),
-    "policy: list": call("list_policies", Scope="Local", OnlyAttached=True),
+    "policy: list": [ATTACHED, call("list_policies", Scope="Local", OnlyAttached=True)],
     "policy: document": call("get_policy_version", PolicyArn=ARN, VersionId="v1"),
     "policy: no such version": call("get_policy_version", PolicyArn=ARN, VersionId="v9"),
     "policy: versions": [
@@ -172,8 +205,8 @@ ROWS = {
         call("delete_policy_version", PolicyArn=ARN, VersionId="v2"),
         call("set_default_policy_version", PolicyArn=ARN, VersionId="v1"),
     ],
-    "policy: entities": call("list_entities_for_policy", PolicyArn=ARN),
-    "policy: deleted while attached": call("delete_policy", PolicyArn=ARN),
+    "policy: entities": [ATTACHED, call("list_entities_for_policy", PolicyArn=ARN)],
+    "policy: deleted while attached": [ATTACHED, call("delete_policy", PolicyArn=ARN)],
     "profile": [
         call("create_instance_profile", InstanceProfileName="p"),
         call("add_role_to_instance_profile", InstanceProfileName="p", **ROLE),
@@ -203,7 +236,9 @@ ROWS = {
         call("list_open_id_connect_providers"),
     ],
     "provider: bad URL": call("create_open_id_connect_provider", Url="x", ThumbprintList=["1"]),
-    "provider: none": call("get_saml_provider", SAMLProviderArn="arn:aws:iam::123456789012:saml-provider/none"),
+    "provider: none": call(
+        "get_saml_provider", SAMLProviderArn="arn:aws:iam::123456789012:saml-provider/none"
+    ),
     "certificate: none": call("get_server_certificate", ServerCertificateName="none"),
     "device: none": call("list_mfa_devices", **USER),
     "waiter: user": wait("user_exists", **USER),
@@ -211,12 +246,15 @@ ROWS = {
     "waiter: role": wait("role_exists", **ROLE),
     "waiter: no policy": wait("policy_exists", PolicyArn="arn:aws:iam::123456789012:policy/none"),
     "resource: role": use(
-        lambda trial, _: [
+        lambda trial, values: [
             resource(trial).Role("reader").description,
+            resource(trial).Role("reader").attach_policy(PolicyArn=values["policy"]),
             [p.policy_name for p in resource(trial).Role("reader").attached_policies.all()],
         ]
     ),
-    "resource: users": use(lambda trial, _: [[u.name, u.path] for u in resource(trial).users.all()]),
+    "resource: users": use(
+        lambda trial, _: [[u.name, u.path] for u in resource(trial).users.all()]
+    ),
     "resource: none": use(lambda trial, _: resource(trial).Group("none").arn),
     "config: unsigned": Row(call("list_users"), config={"signature_version": "unsigned"}),
     "unknown member": call("get_user", Name="ann"),

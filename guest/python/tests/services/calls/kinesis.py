@@ -49,7 +49,10 @@ def read(kind, **more):
 
 def create(name, **more):
     """A stream is made, and described."""
-    return [call("create_stream", StreamName=name, **more), call("describe_stream_summary", StreamName=name)]
+    return [
+        call("create_stream", StreamName=name, **more),
+        call("describe_stream_summary", StreamName=name),
+    ]
 
 
 FIRST = {"StartingSequenceNumber": Given("first")}
@@ -117,9 +120,14 @@ ROWS = {
     "shards: after": call("list_shards", ExclusiveStartShardId="shardId-000000000000", **ON),
     "shards: filter": call("list_shards", ShardFilter={"Type": "AT_LATEST"}, **ON),
     "shards: of none": call("list_shards", StreamName="none"),
-    "shards: more": call("update_shard_count", TargetShardCount=3, ScalingType="UNIFORM_SCALING", **ON),
+    "shards: more": call(
+        "update_shard_count", TargetShardCount=3, ScalingType="UNIFORM_SCALING", **ON
+    ),
     "shards: split": call(
-        "split_shard", ShardToSplit="shardId-000000000000", NewStartingHashKey="85070591730234615", **ON
+        "split_shard",
+        ShardToSplit="shardId-000000000000",
+        NewStartingHashKey="85070591730234615",
+        **ON,
     ),
     "shards: split where it is not": call(
         "split_shard", ShardToSplit="shardId-000000000000", NewStartingHashKey="-1", **ON
@@ -137,7 +145,9 @@ ROWS = {
         call("increase_stream_retention_period", RetentionPeriodHours=48, **ON),
         call("decrease_stream_retention_period", RetentionPeriodHours=24, **ON),
     ],
-    "retention: not longer": call("increase_stream_retention_period", RetentionPeriodHours=12, **ON),
+    "retention: not longer": call(
+        "increase_stream_retention_period", RetentionPeriodHours=12, **ON
+    ),
     "retention: too short": call("decrease_stream_retention_period", RetentionPeriodHours=1, **ON),
     "metrics": call("enable_enhanced_monitoring", ShardLevelMetrics=["ALL"], **ON),
     "encryption": [

@@ -1,34 +1,42 @@
 """KMS."""
 
-from .rows import Given, Row, call, pages, use
+from .rows import Given, Row, Values, call, pages, use
 
 SERVICE = "kms"
 NONE = "00000000-0000-0000-0000-000000000000"
 STAND_INS = {name: NONE for name in ("key", "pair", "mac")}
-STAND_INS["sealed"] = bytes(range(150))
-KEY, PAIR, MAC = ({"KeyId": Given(name)} for name in ("key", "pair", "mac"))
-ALIAS = {"KeyId": "alias/own"}
+STAND_INS.update(alias="alias/own", sealed=bytes(range(150)))
+KEY, PAIR, MAC, ALIAS = ({"KeyId": Given(name)} for name in ("key", "pair", "mac", "alias"))
 
 
 def setup(client):
-    """A key with an alias, one to sign with, and one for codes."""
-    out = {"key": client.create_key(Description="d")["KeyMetadata"]["KeyId"]}
-    client.create_alias(AliasName="alias/own", TargetKeyId=out["key"])
-    # A curve: such a pair of keys is made fast.
-    kinds = {"pair": ("ECC_NIST_P256", "SIGN_VERIFY"), "mac": ("HMAC_256", "GENERATE_VERIFY_MAC")}
-    for name, (spec, usage) in kinds.items():
-        out[name] = client.create_key(KeySpec=spec, KeyUsage=usage)["KeyMetadata"]["KeyId"]
-    out["sealed"] = client.encrypt(KeyId=out["key"], Plaintext=b"sealed")["CiphertextBlob"]
-    return out
+    """A key with an alias, one to sign with, and one for codes: where they are used, as moto makes a
+    pair of large primes for each."""
+    made = Values()
+
+    def key(**given):
+        return lambda: client.create_key(**given)["KeyMetadata"]["KeyId"]
+
+    def alias():
+        client.create_alias(AliasName="alias/own", TargetKeyId=made["key"])
+        return "alias/own"
+
+    def sealed():
+        return client.encrypt(KeyId=made["key"], Plaintext=b"sealed")["CiphertextBlob"]
+
+    made.update(key=key(Description="d"), alias=alias, sealed=sealed)
+    made["pair"] = key(KeySpec="ECC_NIST_P256", KeyUsage="SIGN_VERIFY")
+    made["mac"] = key(KeySpec="HMAC_256", KeyUsage="GENERATE_VERIFY_MAC")
+    return made
 
 
 def sealed(plain, context=None, other=None):
     """What is encrypted can be decrypted; with another context it cannot."""
 
-    def there_and_back(trial, _):
+    def there_and_back(trial, values):
         kms = trial.client("kms")
         given = {} if context is None else {"EncryptionContext": context}
-        blob = kms.encrypt(KeyId="alias/own", Plaintext=plain, **given)["CiphertextBlob"]
+        blob = kms.encrypt(KeyId=values["alias"], Plaintext=plain, **given)["CiphertextBlob"]
         if other is not None:
             given = {"EncryptionContext": other}
         return kms.decrypt(CiphertextBlob=blob, **given)
@@ -55,9 +63,9 @@ def coded(trial, values):
 def data_key(method, **given):
     """Random keys: their lengths, and that the sealed one is the plain one."""
 
-    def lengths(trial, _):
+    def lengths(trial, values):
         kms = trial.client("kms")
-        found = getattr(kms, method)(KeyId="alias/own", **given)
+        found = getattr(kms, method)(KeyId=values["alias"], **given)
         plain = kms.decrypt(CiphertextBlob=found["CiphertextBlob"])["Plaintext"]
         return [len(plain), found.get("Plaintext", plain) == plain, sorted(found)]
 
@@ -91,7 +99,9 @@ ROWS = {
     "open: of the setup": call("decrypt", CiphertextBlob=Given("sealed")),
     "open: nothing": call("decrypt"),
     "seal again": use(again),
-    "seal again: no such key": call("re_encrypt", CiphertextBlob=Given("sealed"), DestinationKeyId=NONE),
+    "seal again: no such key": call(
+        "re_encrypt", CiphertextBlob=Given("sealed"), DestinationKeyId=NONE
+    ),
     "data key: 256": data_key("generate_data_key", KeySpec="AES_256"),
     "data key: 128, sealed": data_key("generate_data_key_without_plaintext", KeySpec="AES_128"),
     "data key: bytes": data_key("generate_data_key", NumberOfBytes=7),
@@ -100,27 +110,43 @@ ROWS = {
     "data key: two sizes": call("generate_data_key", NumberOfBytes=1, KeySpec="AES_256", **KEY),
     "data key: no size": call("generate_data_key", **KEY),
     "data key: wrong size": call("generate_data_key", KeySpec="AES_1", **KEY),
-    "random: length": use(lambda trial, _: len(trial.client("kms").generate_random(NumberOfBytes=32)["Plaintext"])),
+    "random: length": use(
+        lambda trial, _: len(trial.client("kms").generate_random(NumberOfBytes=32)["Plaintext"])
+    ),
     "random: too much": call("generate_random", NumberOfBytes=5000),
     "random: text": call("generate_random", NumberOfBytes="5"),
     "sign": use(signed),
     "sign: other bytes": call(
         "verify", Message=b"x", Signature=b"y" * 64, SigningAlgorithm="ECDSA_SHA_256", **PAIR
     ),
-    "sign: wrong algorithm": call("sign", Message=b"x", SigningAlgorithm="RSASSA_PSS_SHA_256", **PAIR),
-    "sign: with a key for sealing": call("sign", Message=b"x", SigningAlgorithm="ECDSA_SHA_256", **KEY),
+    "sign: wrong algorithm": call(
+        "sign", Message=b"x", SigningAlgorithm="RSASSA_PSS_SHA_256", **PAIR
+    ),
+    "sign: with a key for sealing": call(
+        "sign", Message=b"x", SigningAlgorithm="ECDSA_SHA_256", **KEY
+    ),
     "sign: no message": call("sign", Message=b"", SigningAlgorithm="ECDSA_SHA_256", **PAIR),
     "sign: public key": use(
-        lambda trial, values: len(trial.client("kms").get_public_key(KeyId=values["pair"])["PublicKey"])
+        lambda trial, values: len(
+            trial.client("kms").get_public_key(KeyId=values["pair"])["PublicKey"]
+        )
     ),
     "code": use(coded),
-    "code: other bytes": call("verify_mac", Message=b"x", Mac=b"y", MacAlgorithm="HMAC_SHA_256", **MAC),
-    "code: with a key for sealing": call("generate_mac", Message=b"x", MacAlgorithm="HMAC_SHA_256", **KEY),
+    "code: other bytes": call(
+        "verify_mac", Message=b"x", Mac=b"y", MacAlgorithm="HMAC_SHA_256", **MAC
+    ),
+    "code: with a key for sealing": call(
+        "generate_mac", Message=b"x", MacAlgorithm="HMAC_SHA_256", **KEY
+    ),
     "key: described": call("describe_key", **KEY),
     "key: by its alias": call("describe_key", **ALIAS),
-    "key: by an ARN": call("describe_key", KeyId=Given("key", "arn:aws:kms:us-east-1:123456789012:key/%s")),
+    "key: by an ARN": call(
+        "describe_key", KeyId=Given("key", "arn:aws:kms:us-east-1:123456789012:key/%s")
+    ),
     "key: none": call("describe_key", KeyId=NONE),
-    "key: none by an ARN": call("describe_key", KeyId="arn:aws:kms:us-east-1:123456789012:key/" + NONE),
+    "key: none by an ARN": call(
+        "describe_key", KeyId="arn:aws:kms:us-east-1:123456789012:key/" + NONE
+    ),
     "key: made": call(
         "create_key",
         Description="\u00e9 & \u4e2d",
@@ -131,8 +157,17 @@ ROWS = {
     "key: wrong spec": call("create_key", KeySpec="DES"),
     "key: wrong usage": call("create_key", KeySpec="HMAC_256", KeyUsage="SIGN_VERIFY"),
     "key: external": call("create_key", Origin="EXTERNAL"),
-    "key: list": use(lambda trial, _: len(trial.client("kms").list_keys(Limit=10)["Keys"])),
-    "key: list by pages": pages("list_keys", PaginationConfig={"PageSize": 1}, search="length(Keys)"),
+    "key: list": use(
+        lambda trial, values: [
+            len(values["key"]),
+            len(trial.client("kms").list_keys(Limit=10)["Keys"]),
+        ]
+    ),
+    "key: list by pages": [
+        call("describe_key", **KEY),
+        call("describe_key", **MAC),
+        pages("list_keys", PaginationConfig={"PageSize": 1}, search="length(Keys)"),
+    ],
     "key: description": [
         call("update_key_description", Description="\u00fc", **KEY),
         call("describe_key", **KEY),
@@ -160,17 +195,22 @@ ROWS = {
         call("create_alias", AliasName="alias/a/b_c-d", TargetKeyId=Given("key")),
         call("list_aliases", **KEY),
     ],
-    "alias: there already": call("create_alias", AliasName="alias/own", TargetKeyId=Given("key")),
+    "alias: there already": call(
+        "create_alias", AliasName=Given("alias"), TargetKeyId=Given("key")
+    ),
     "alias: reserved": call("create_alias", AliasName="alias/aws/x", TargetKeyId=Given("key")),
     "alias: without its start": call("create_alias", AliasName="own", TargetKeyId=Given("key")),
     "alias: bad name": call("create_alias", AliasName="alias/a b", TargetKeyId=Given("key")),
-    "alias: of an alias": call("create_alias", AliasName="alias/x", TargetKeyId="alias/own"),
+    "alias: of an alias": call("create_alias", AliasName="alias/x", TargetKeyId=Given("alias")),
     "alias: of none": call("create_alias", AliasName="alias/x", TargetKeyId=NONE),
     "alias: moved": [
-        call("update_alias", AliasName="alias/own", TargetKeyId=Given("mac")),
+        call("update_alias", AliasName=Given("alias"), TargetKeyId=Given("mac")),
         call("describe_key", **ALIAS),
     ],
-    "alias: deleted": [call("delete_alias", AliasName="alias/own"), call("describe_key", **ALIAS)],
+    "alias: deleted": [
+        call("delete_alias", AliasName=Given("alias")),
+        call("describe_key", KeyId="alias/own"),
+    ],
     "alias: none is deleted": call("delete_alias", AliasName="alias/none"),
     "policy": [
         call("put_key_policy", PolicyName="default", Policy=POLICY, **KEY),

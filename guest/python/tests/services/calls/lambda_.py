@@ -1,5 +1,6 @@
 """Lambda. moto runs functions in containers only, so that no row invokes one that is there."""
 
+import functools
 import io
 import zipfile
 
@@ -31,23 +32,18 @@ FUNCTION = {
 }
 
 
-class _Iam:
+@functools.lru_cache(maxsize=None)
+def iam():
     """The client of IAM, one for all setups."""
+    import boto3
 
-    made = None
+    return boto3.client("iam", region_name="us-east-1")
 
 
 def setup(client):
-    """A role, a function with a version and an alias, and a layer."""
-    if _Iam.made is None:
-        import boto3
-
-        _Iam.made = boto3.client("iam", region_name="us-east-1")
-    role = _Iam.made.create_role(RoleName="runner", AssumeRolePolicyDocument=POLICY)["Role"]["Arn"]
+    """A role, and a function."""
+    role = iam().create_role(RoleName="runner", AssumeRolePolicyDocument=POLICY)["Role"]["Arn"]
     client.create_function(**dict(FUNCTION, FunctionName="f", Role=role, Tags={"kind": "x"}))
-    client.publish_version(Description="first", **ON)
-    client.create_alias(Name="live", FunctionVersion="1", **ON)
-    client.publish_layer_version(LayerName="l", Content={"ZipFile": archive()})
     return {"role": role}
 
 
@@ -74,37 +70,52 @@ def mapping(**more):
     return call("create_event_source_mapping", EventSourceArn=QUEUE, **dict(ON, **more))
 
 
-PERMISSION = {"StatementId": "s", "Action": "lambda:InvokeFunction", "Principal": "s3.amazonaws.com"}
+# Steps before others.
+VERSION = call("publish_version", Description="first", **ON)
+LIVE = [VERSION, call("create_alias", Name="live", FunctionVersion="1", **ON)]
+LAYER = call("publish_layer_version", LayerName="l", Content={"ZipFile": archive()})
+PERMISSION = {
+    "StatementId": "s",
+    "Action": "lambda:InvokeFunction",
+    "Principal": "s3.amazonaws.com",
+}
 OF_ALIAS = dict(ON, Name="live")
 ROWS = {
     "create: small": create(),
-    "create: full": create(
-        Description="\u00e9 \u4e2d",
-        Timeout=30,
-        MemorySize=512,
-        Environment={"Variables": {"A": "\u00e9=&", "EMPTY": ""}},
-        Tags={"a": "b c"},
-        TracingConfig={"Mode": "Active"},
-        Architectures=["arm64"],
-        EphemeralStorage={"Size": 1024},
-        Layers=["arn:aws:lambda:us-east-1:123456789012:layer:l:1"],
-        Publish=True,
+    "create: full": [
+        LAYER,
+        *create(
+            Description="\u00e9 \u4e2d",
+            Timeout=30,
+            MemorySize=512,
+            Environment={"Variables": {"A": "\u00e9=&", "EMPTY": ""}},
+            Tags={"a": "b c"},
+            TracingConfig={"Mode": "Active"},
+            Architectures=["arm64"],
+            EphemeralStorage={"Size": 1024},
+            Layers=["arn:aws:lambda:us-east-1:123456789012:layer:l:1"],
+            Publish=True,
+        ),
+    ],
+    "create: image": create(
+        PackageType="Image", Code={"ImageUri": "1.dkr.ecr.us-east-1.amazonaws.com/a:b"}
     ),
-    "create: image": create(PackageType="Image", Code={"ImageUri": "1.dkr.ecr.us-east-1.amazonaws.com/a:b"}),
     "create: there already": call("create_function", **dict(FUNCTION, FunctionName="f")),
     "create: bad role": create(Role="runner"),
     "create: no such role": create(Role="arn:aws:iam::123456789012:role/none"),
     "create: bucket is not there": create(Code={"S3Bucket": "none", "S3Key": "k"}),
     "create: no such layer": create(Layers=["arn:aws:lambda:us-east-1:123456789012:layer:none:1"]),
     "create: too much memory": create(EphemeralStorage={"Size": 1}),
-    "create: wrong types": create(Timeout="3", Environment={"Variables": ["a"]}, Code={"ZipFile": 5}),
+    "create: wrong types": create(
+        Timeout="3", Environment={"Variables": ["a"]}, Code={"ZipFile": 5}
+    ),
     "create: no handler": call("create_function", FunctionName="new", Code={"ZipFile": b"x"}),
     "create: archive of no bytes": create(Code={"ZipFile": "\u00e9"}),
     "get: function": call("get_function", **ON),
     "get: by ARN": call("get_function", FunctionName=ARN),
-    "get: version": call("get_function", Qualifier="1", **ON),
-    "get: version in the name": call("get_function_configuration", FunctionName="f:1"),
-    "get: alias": call("get_function_configuration", Qualifier="live", **ON),
+    "get: version": [VERSION, call("get_function", Qualifier="1", **ON)],
+    "get: version in the name": [VERSION, call("get_function_configuration", FunctionName="f:1")],
+    "get: alias": LIVE + [call("get_function_configuration", Qualifier="live", **ON)],
     "get: no such version": call("get_function", Qualifier="9", **ON),
     "get: none": call("get_function", **NONE),
     "get: bad name": call("get_function", FunctionName="a b/\u00e9?x=%20#f"),
@@ -112,12 +123,13 @@ ROWS = {
     "get: name of a number": call("get_function", FunctionName=5),
     "get: unknown member": call("get_function", Version="1", **ON),
     "list: all": call("list_functions", MaxItems=1),
-    "list: versions": call("list_functions", FunctionVersion="ALL"),
+    "list: versions": [VERSION, call("list_functions", FunctionVersion="ALL")],
     "list: pages": pages("list_functions"),
     "list: names": pages("list_functions", search="Functions[].[FunctionName, Version]"),
-    "list: versions of one": call("list_versions_by_function", **ON),
+    "list: versions of one": [VERSION, call("list_versions_by_function", **ON)],
     "list: versions of none": call("list_versions_by_function", **NONE),
     "code: changed": [
+        VERSION,
         call("update_function_code", ZipFile=archive("x = 1\n"), Publish=True, **ON),
         call("list_versions_by_function", **ON),
     ],
@@ -128,29 +140,37 @@ ROWS = {
     "configuration: handler": update(Handler="x.y", Description="", MemorySize=256),
     "configuration: none": call("update_function_configuration", Timeout=1, **NONE),
     "configuration: wrong type": update(Timeout=[1]),
-    "version: published": [call("publish_version", Description="again", **ON), call("get_function", **ON)],
+    "version: published": [
+        call("publish_version", Description="again", **ON),
+        call("get_function", **ON),
+    ],
     "version: of none": call("publish_version", **NONE),
     "version: deleted": [
+        VERSION,
         call("delete_function", Qualifier="1", **ON),
         call("list_versions_by_function", **ON),
     ],
     "delete": [call("delete_function", **ON), call("list_functions")],
     "delete: none": call("delete_function", **NONE),
-    "alias: made": call(
-        "create_alias",
-        Name="next",
-        FunctionVersion="1",
-        Description="\u00e9",
-        RoutingConfig={"AdditionalVersionWeights": {"2": 0.25}},
-        **ON,
-    ),
-    "alias: there already": call("create_alias", FunctionVersion="1", **OF_ALIAS),
+    "alias: made": [
+        VERSION,
+        call(
+            "create_alias",
+            Name="next",
+            FunctionVersion="1",
+            Description="\u00e9",
+            RoutingConfig={"AdditionalVersionWeights": {"2": 0.25}},
+            **ON,
+        ),
+    ],
+    "alias: there already": LIVE + [call("create_alias", FunctionVersion="1", **OF_ALIAS)],
     "alias: no such version": call("create_alias", Name="next", FunctionVersion="7", **ON),
-    "alias: read": call("get_alias", **OF_ALIAS),
+    "alias: read": LIVE + [call("get_alias", **OF_ALIAS)],
     "alias: none": call("get_alias", Name="none", **ON),
-    "alias: changed": call("update_alias", FunctionVersion="$LATEST", Description="x", **OF_ALIAS),
-    "alias: list": call("list_aliases", **ON),
-    "alias: deleted": [call("delete_alias", **OF_ALIAS), call("get_alias", **OF_ALIAS)],
+    "alias: changed": LIVE
+    + [call("update_alias", FunctionVersion="$LATEST", Description="x", **OF_ALIAS)],
+    "alias: list": LIVE + [call("list_aliases", **ON)],
+    "alias: deleted": LIVE + [call("delete_alias", **OF_ALIAS), call("get_alias", **OF_ALIAS)],
     "invoke: none": invoke(),
     "invoke: file": invoke(File(b'{"a": 1}')),
     "invoke: text": invoke('{"a": "\u00e9"}'),
@@ -161,7 +181,13 @@ ROWS = {
     "invoke: wrong payload": invoke({"a": 1}),
     "invoke: no such version": call("invoke", Qualifier="77", Payload=b"{}", **NONE),
     "permission": [
-        call("add_permission", SourceArn="arn:aws:s3:::photos", SourceAccount="123456789012", **PERMISSION, **ON),
+        call(
+            "add_permission",
+            SourceArn="arn:aws:s3:::photos",
+            SourceAccount="123456789012",
+            **PERMISSION,
+            **ON,
+        ),
         call("get_policy", **ON),
         call("remove_permission", StatementId="s", **ON),
         call("get_policy", **ON),
@@ -174,7 +200,9 @@ ROWS = {
         call("delete_function_concurrency", **ON),
         call("get_function_concurrency", **ON),
     ],
-    "concurrency: of none": call("put_function_concurrency", ReservedConcurrentExecutions=1, **NONE),
+    "concurrency: of none": call(
+        "put_function_concurrency", ReservedConcurrentExecutions=1, **NONE
+    ),
     "url": [
         call(
             "create_function_url_config",
@@ -192,21 +220,25 @@ ROWS = {
         call("list_tags", Resource=ARN),
     ],
     "tags: of none": call("list_tags", Resource=ARN + "one"),
-    "layer: published": call(
-        "publish_layer_version",
-        LayerName="l",
-        Content={"ZipFile": archive("y = 1\n")},
-        CompatibleRuntimes=["python3.11", "python3.12"],
-        LicenseInfo="MIT",
-        Description="\u00e9",
-    ),
-    "layer: read": call("get_layer_version", LayerName="l", VersionNumber=1),
-    "layer: no such version": call("get_layer_version", LayerName="l", VersionNumber=9),
+    "layer: published": [
+        LAYER,
+        call(
+            "publish_layer_version",
+            LayerName="l",
+            Content={"ZipFile": archive("y = 1\n")},
+            CompatibleRuntimes=["python3.11", "python3.12"],
+            LicenseInfo="MIT",
+            Description="\u00e9",
+        ),
+    ],
+    "layer: read": [LAYER, call("get_layer_version", LayerName="l", VersionNumber=1)],
+    "layer: no such version": [LAYER, call("get_layer_version", LayerName="l", VersionNumber=9)],
     "layer: version of text": call("get_layer_version", LayerName="l", VersionNumber="1"),
-    "layer: list": call("list_layers"),
-    "layer: versions": pages("list_layer_versions", LayerName="l"),
+    "layer: list": [LAYER, call("list_layers")],
+    "layer: versions": [LAYER, pages("list_layer_versions", LayerName="l")],
     "layer: versions of none": call("list_layer_versions", LayerName="none"),
     "layer: deleted": [
+        LAYER,
         call("delete_layer_version", LayerName="l", VersionNumber=1),
         call("list_layer_versions", LayerName="l"),
     ],

@@ -43,7 +43,7 @@ def found(pattern=None, **more):
 
 METRIC = {"metricName": "m", "metricNamespace": "n", "metricValue": "1"}
 ROWS = {
-    "put: unicode": put("\u00e9\u4e2d\U0001f600 &<\"\\\n\t"),
+    "put: unicode": put('\u00e9\u4e2d\U0001f600 &<"\\\n\t'),
     "put: large": put("x" * 100_000),
     "put: many": put(*[str(n) for n in range(200)]),
     "put: empty line": put(""),
@@ -53,8 +53,12 @@ ROWS = {
     "put: far ahead": call(
         "put_log_events", logEvents=[{"timestamp": 4_102_444_800_000, "message": "x"}], **STREAM
     ),
-    "put: negative time": call("put_log_events", logEvents=[{"timestamp": -1, "message": "x"}], **STREAM),
-    "put: wrong types": call("put_log_events", logEvents=[{"timestamp": "1", "message": 5}], **STREAM),
+    "put: negative time": call(
+        "put_log_events", logEvents=[{"timestamp": -1, "message": "x"}], **STREAM
+    ),
+    "put: wrong types": call(
+        "put_log_events", logEvents=[{"timestamp": "1", "message": 5}], **STREAM
+    ),
     "put: no message": call("put_log_events", logEvents=[{"timestamp": 1}], **STREAM),
     "get: from the head": call("get_log_events", startFromHead=True, **STREAM),
     "get: the last": call("get_log_events", limit=1, **STREAM),
@@ -75,8 +79,12 @@ ROWS = {
     "filter: no group": call("filter_log_events", logGroupName="/none"),
     "filter: too many": found(limit=20_000),
     "filter: pages": pages("filter_log_events", PaginationConfig={"PageSize": 2}, **GROUP),
-    "filter: pages to a limit": pages("filter_log_events", PaginationConfig={"MaxItems": 3}, **GROUP),
-    "filter: found by an expression": pages("filter_log_events", search="events[].message", **GROUP),
+    "filter: pages to a limit": pages(
+        "filter_log_events", PaginationConfig={"MaxItems": 3}, **GROUP
+    ),
+    "filter: found by an expression": pages(
+        "filter_log_events", search="events[].message", **GROUP
+    ),
     "group: made": [
         call("create_log_group", logGroupName="a.b-c_d/e#f", tags={"a": "\u00e9", "b": ""}),
         call("describe_log_groups", logGroupNamePrefix="a."),
@@ -102,7 +110,9 @@ ROWS = {
     "stream: bad name": call("create_log_stream", logStreamName="a:b*", **GROUP),
     "stream: list": call("describe_log_streams", **GROUP),
     "stream: list by prefix": call("describe_log_streams", logStreamNamePrefix="t", **GROUP),
-    "stream: by time": call("describe_log_streams", orderBy="LastEventTime", descending=True, **GROUP),
+    "stream: by time": call(
+        "describe_log_streams", orderBy="LastEventTime", descending=True, **GROUP
+    ),
     "stream: by time with a prefix": call(
         "describe_log_streams", orderBy="LastEventTime", logStreamNamePrefix="t", **GROUP
     ),
@@ -123,12 +133,22 @@ ROWS = {
     ],
     "tags: of none": call("list_tags_log_group", logGroupName="/none"),
     "metric filter": [
-        call("put_metric_filter", filterName="f", filterPattern="ERROR", metricTransformations=[METRIC], **GROUP),
+        call(
+            "put_metric_filter",
+            filterName="f",
+            filterPattern="ERROR",
+            metricTransformations=[METRIC],
+            **GROUP,
+        ),
         call("describe_metric_filters", filterNamePrefix="f", **GROUP),
         call("delete_metric_filter", filterName="f", **GROUP),
     ],
     "metric filter: bad name": call(
-        "put_metric_filter", filterName="a:b", filterPattern="", metricTransformations=[METRIC], **GROUP
+        "put_metric_filter",
+        filterName="a:b",
+        filterPattern="",
+        metricTransformations=[METRIC],
+        **GROUP,
     ),
     "metric filter: none": call("delete_metric_filter", filterName="a:b", **GROUP),
     "subscription: none": call("describe_subscription_filters", **GROUP),

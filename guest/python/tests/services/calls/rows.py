@@ -1,6 +1,7 @@
 """Rows of calls as data, and how they are made.
 
-A table has `SERVICE` (its name in boto3), `setup(client)` (a few calls; returns values by names),
+A table has `SERVICE` (its name in boto3), `setup(client)` (a few calls; returns values by names,
+or functions that make them),
 `STAND_INS` (values for the same names where the setup is not made), and `ROWS`: steps by the names
 of rows. Each step is seen: its result, or its exception.
 """
@@ -18,6 +19,16 @@ class Given:
         """The value."""
         found = values[self.name]
         return found if self.template is None else self.template % found
+
+
+class Values(dict):
+    """Values of a setup. One that is costly is a function, and made when it is first asked for."""
+
+    def __getitem__(self, name):
+        found = super().__getitem__(name)
+        if callable(found):
+            found = self[name] = found()
+        return found
 
 
 class File:
@@ -124,7 +135,7 @@ def run(trial, table, name, clients, real):
     row = row_of(table.ROWS[name])
     values = table.STAND_INS
     if real:
-        values = table.setup(clients.of(trial, table.SERVICE, row.region, None)) or {}
+        values = Values(table.setup(clients.of(trial, table.SERVICE, row.region, None)) or {})
     client = clients.of(trial, table.SERVICE, row.region, row.config)
     for number, (kind, what, parameters) in enumerate(row.steps):
         if kind == "use":

@@ -41,7 +41,7 @@ def password(**more):
 
 
 ROWS = {
-    "create: unicode": create(SecretString="\u00e9\u4e2d\U0001f600 &\"\\", Description="\u00fc"),
+    "create: unicode": create(SecretString='\u00e9\u4e2d\U0001f600 &"\\', Description="\u00fc"),
     "create: JSON": create(SecretString='{"user": "u", "password": "p"}'),
     "create: bytes": create(SecretBinary=bytes(range(256))),
     "create: bytearray": create(SecretBinary=bytearray(b"\x01")),
@@ -72,7 +72,9 @@ ROWS = {
     "get: none": call("get_secret_value", SecretId="none\u00e9"),
     "get: nothing named": call("get_secret_value"),
     "get: several": call("batch_get_secret_value", SecretIdList=["app/text", "app/bytes", "none"]),
-    "get: several by filter": call("batch_get_secret_value", Filters=[{"Key": "name", "Values": ["app/b"]}]),
+    "get: several by filter": call(
+        "batch_get_secret_value", Filters=[{"Key": "name", "Values": ["app/b"]}]
+    ),
     "get: several in two ways": call(
         "batch_get_secret_value", SecretIdList=["x"], Filters=[{"Key": "name", "Values": ["a"]}]
     ),
@@ -149,7 +151,9 @@ ROWS = {
     "policy: of none": call("get_resource_policy", SecretId="none"),
     "rotation: without a function": call("rotate_secret", RotateImmediately=False, **TEXT),
     "rotation: none": call("rotate_secret", SecretId="none"),
-    "rotation: too rare": call("rotate_secret", RotationRules={"AutomaticallyAfterDays": 2000}, **TEXT),
+    "rotation: too rare": call(
+        "rotate_secret", RotationRules={"AutomaticallyAfterDays": 2000}, **TEXT
+    ),
     "rotation: cancelled": call("cancel_rotate_secret", **TEXT),
     "password: too short": password(PasswordLength=3),
     "password: too long": password(PasswordLength=5000),
@@ -164,7 +168,8 @@ ROWS = {
     "password: text for a length": password(PasswordLength="20"),
     "region: another": Row(call("describe_secret", **TEXT), region="eu-north-1"),
     "config: legacy retries": Row(
-        call("get_secret_value", SecretId="none"), config={"retries": {"mode": "legacy", "max_attempts": 1}}
+        call("get_secret_value", SecretId="none"),
+        config={"retries": {"mode": "legacy", "max_attempts": 1}},
     ),
     "unknown member": call("get_secret_value", Id="x", **TEXT),
 }

@@ -6,7 +6,11 @@ from .rows import Given, Row, call, pages, use
 
 SERVICE = "sns"
 BASE = "arn:aws:sns:us-east-1:123456789012:"
-STAND_INS = {"topic": BASE + "alerts", "fifo": BASE + "alerts.fifo", "subscription": BASE + "alerts:1"}
+STAND_INS = {
+    "topic": BASE + "alerts",
+    "fifo": BASE + "alerts.fifo",
+    "subscription": BASE + "alerts:1",
+}
 TOPIC, FIFO, SUBSCRIPTION = Given("topic"), Given("fifo"), Given("subscription")
 QUEUE = "arn:aws:sqs:us-east-1:123456789012:sink"
 
@@ -68,15 +72,21 @@ ROWS = {
     "publish: target": call("publish", TargetArn=TOPIC, Message="m"),
     "publish: ordered": publish(TopicArn=FIFO, MessageGroupId="g", MessageDeduplicationId="d"),
     "publish: ordered without a group": publish(TopicArn=FIFO),
-    "publish: group for an unordered topic": publish(MessageDeduplicationId="d", MessageGroupId="g"),
+    "publish: group for an unordered topic": publish(
+        MessageDeduplicationId="d", MessageGroupId="g"
+    ),
     "publish: of no type": publish(12),
-    "attributes: text": attributes(a=("String", "StringValue", "\u00e9&="), b=("String.Array", "StringValue", "[1]")),
+    "attributes: text": attributes(
+        a=("String", "StringValue", "\u00e9&="), b=("String.Array", "StringValue", "[1]")
+    ),
     "attributes: binary": attributes(a=("Binary", "BinaryValue", bytes(range(200)))),
     "attributes: number": attributes(a=("Number", "StringValue", "1e3")),
     "attributes: empty": attributes(a=("String", "StringValue", "")),
     "attributes: unknown type": attributes(a=("Thing", "StringValue", "x")),
     "attributes: bad name": attributes(**{"a b": ("String", "StringValue", "x")}),
-    "batch: several": batch({"Id": "1", "Message": "\u00e9"}, {"Id": "2", "Message": "y", "Subject": "s"}),
+    "batch: several": batch(
+        {"Id": "1", "Message": "\u00e9"}, {"Id": "2", "Message": "y", "Subject": "s"}
+    ),
     "batch: one Id twice": batch({"Id": "1", "Message": "x"}, {"Id": "1", "Message": "y"}),
     "batch: none": batch(),
     "batch: too many": batch(*[{"Id": str(n), "Message": "x"} for n in range(11)]),
@@ -93,11 +103,19 @@ ROWS = {
     "topic: long name": call("create_topic", Name="a" * 257),
     "topic: ordered by name only": call("create_topic", Name="more.fifo"),
     "topic: attribute": [
-        call("set_topic_attributes", TopicArn=TOPIC, AttributeName="DisplayName", AttributeValue="x y"),
+        call(
+            "set_topic_attributes",
+            TopicArn=TOPIC,
+            AttributeName="DisplayName",
+            AttributeValue="x y",
+        ),
         call("get_topic_attributes", TopicArn=TOPIC),
     ],
     "topic: policy": call(
-        "set_topic_attributes", TopicArn=TOPIC, AttributeName="Policy", AttributeValue=json.dumps(POLICY)
+        "set_topic_attributes",
+        TopicArn=TOPIC,
+        AttributeName="Policy",
+        AttributeValue=json.dumps(POLICY),
     ),
     "topic: none": call("get_topic_attributes", TopicArn=BASE + "none"),
     "topic: bad ARN": call("get_topic_attributes", TopicArn="alerts"),
@@ -109,7 +127,13 @@ ROWS = {
     ],
     "topic: tags of none": call("list_tags_for_resource", ResourceArn=BASE + "none"),
     "topic: permission": [
-        call("add_permission", TopicArn=TOPIC, Label="l", AWSAccountId=["1" * 12], ActionName=["Publish"]),
+        call(
+            "add_permission",
+            TopicArn=TOPIC,
+            Label="l",
+            AWSAccountId=["1" * 12],
+            ActionName=["Publish"],
+        ),
         call("remove_permission", TopicArn=TOPIC, Label="l"),
     ],
     "topic: deleted": [
@@ -117,11 +141,15 @@ ROWS = {
         call("list_subscriptions_by_topic", TopicArn=TOPIC),
     ],
     "subscription: queue": subscribe("sqs", QUEUE, Attributes={"RawMessageDelivery": "true"}),
-    "subscription: filter": subscribe("sqs", QUEUE, Attributes={"FilterPolicy": '{"a": ["x", {"prefix": "y"}]}'}),
+    "subscription: filter": subscribe(
+        "sqs", QUEUE, Attributes={"FilterPolicy": '{"a": ["x", {"prefix": "y"}]}'}
+    ),
     "subscription: bad filter": subscribe("sqs", QUEUE, Attributes={"FilterPolicy": '{"a": 1}'}),
     "subscription: unknown attribute": subscribe("sqs", QUEUE, Attributes={"Colour": "red"}),
     "subscription: bad phone": subscribe("sms", "NAA+15551234567"),
-    "subscription: no such topic": call("subscribe", TopicArn=BASE + "none", Protocol="sqs", Endpoint=QUEUE),
+    "subscription: no such topic": call(
+        "subscribe", TopicArn=BASE + "none", Protocol="sqs", Endpoint=QUEUE
+    ),
     "subscription: attributes": [
         call(
             "set_subscription_attributes",
@@ -131,7 +159,9 @@ ROWS = {
         ),
         call("get_subscription_attributes", SubscriptionArn=SUBSCRIPTION),
     ],
-    "subscription: attributes of none": call("get_subscription_attributes", SubscriptionArn=BASE + "a:b"),
+    "subscription: attributes of none": call(
+        "get_subscription_attributes", SubscriptionArn=BASE + "a:b"
+    ),
     "subscription: list": call("list_subscriptions"),
     "subscription: ended": [
         call("unsubscribe", SubscriptionArn=SUBSCRIPTION),
@@ -147,7 +177,10 @@ ROWS = {
     "phone: is it": call("check_if_phone_number_is_opted_out", phoneNumber="+4419900990"),
     "application: none": call("get_platform_application_attributes", PlatformApplicationArn="a"),
     "application: made": call(
-        "create_platform_application", Name="p", Platform="APNS", Attributes={"PlatformCredential": "\u00e9"}
+        "create_platform_application",
+        Name="p",
+        Platform="APNS",
+        Attributes={"PlatformCredential": "\u00e9"},
     ),
     "application: list": call("list_platform_applications"),
     "endpoint: none": call("get_endpoint_attributes", EndpointArn="a"),

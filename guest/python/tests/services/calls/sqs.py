@@ -75,7 +75,13 @@ ROWS = {
         MessageDeduplicationId="d",
     ),
     "send: ordered twice": [
-        call("send_message", QueueUrl=FIFO, MessageBody=b, MessageGroupId="g", MessageDeduplicationId="d")
+        call(
+            "send_message",
+            QueueUrl=FIFO,
+            MessageBody=b,
+            MessageGroupId="g",
+            MessageDeduplicationId="d",
+        )
         for b in ("one", "other")
     ],
     "send: ordered without a group": call("send_message", QueueUrl=FIFO, MessageBody="m"),
@@ -84,7 +90,9 @@ ROWS = {
     ),
     "send: no such queue": call("send_message", QueueUrl=Given("url", "%sx"), MessageBody="m"),
     "send: URL of something else": call("send_message", QueueUrl="jobs", MessageBody="m"),
-    "attributes: text": attributes(a=("String", "StringValue", "\u00e9"), b=("String.x", "StringValue", "y")),
+    "attributes: text": attributes(
+        a=("String", "StringValue", "\u00e9"), b=("String.x", "StringValue", "y")
+    ),
     "attributes: number": attributes(a=("Number", "StringValue", "-1.5")),
     "attributes: binary": attributes(a=("Binary", "BinaryValue", b"\x00\xff" * 40)),
     "attributes: not a number": attributes(a=("Number", "StringValue", "x")),
@@ -103,7 +111,9 @@ ROWS = {
     "batch: one Id twice": call(
         "send_message_batch", QueueUrl=URL, Entries=[{"Id": "a", "MessageBody": "m"}] * 2
     ),
-    "batch: bad Id": call("send_message_batch", QueueUrl=URL, Entries=[{"Id": "a b", "MessageBody": "m"}]),
+    "batch: bad Id": call(
+        "send_message_batch", QueueUrl=URL, Entries=[{"Id": "a b", "MessageBody": "m"}]
+    ),
     "batch: wrong members": call(
         "send_message_batch", QueueUrl=URL, Entries=[{"Id": "a"}, {"MessageBody": 1}, "x"]
     ),
@@ -120,7 +130,13 @@ ROWS = {
     "receive: nothing": call("receive_message", QueueUrl=FIFO),
     "receive: with everything": [
         send("x"),
-        call("receive_message", QueueUrl=URL, AttributeNames=["All"], WaitTimeSeconds=0, VisibilityTimeout=3),
+        call(
+            "receive_message",
+            QueueUrl=URL,
+            AttributeNames=["All"],
+            WaitTimeSeconds=0,
+            VisibilityTimeout=3,
+        ),
     ],
     "receive: too many": call("receive_message", QueueUrl=URL, MaxNumberOfMessages=11),
     "receive: text for a number": call("receive_message", QueueUrl=URL, MaxNumberOfMessages="1"),
@@ -134,7 +150,11 @@ ROWS = {
     "delete: twice": [call("delete_message", QueueUrl=URL, ReceiptHandle=HANDLE)] * 2,
     "delete: unknown handle": call("delete_message", QueueUrl=URL, ReceiptHandle="\u00e9"),
     "queue: with all attributes": create(
-        "more", DelaySeconds="1", MaximumMessageSize="2048", MessageRetentionPeriod="60", VisibilityTimeout="0"
+        "more",
+        DelaySeconds="1",
+        MaximumMessageSize="2048",
+        MessageRetentionPeriod="60",
+        VisibilityTimeout="0",
     ),
     "queue: the same again": create("jobs"),
     "queue: the same with other attributes": create("jobs", VisibilityTimeout="7"),
@@ -143,7 +163,9 @@ ROWS = {
     "queue: unknown attribute": create("more", Colour="red"),
     "queue: ordered by name only": create("more.fifo"),
     "queue: dead letters": [
-        create("more", RedrivePolicy='{"deadLetterTargetArn": "%sjobs", "maxReceiveCount": 2}' % ARN),
+        create(
+            "more", RedrivePolicy='{"deadLetterTargetArn": "%sjobs", "maxReceiveCount": 2}' % ARN
+        ),
         call("list_dead_letter_source_queues", QueueUrl=URL),
     ],
     "queue: dead letters of none": create(
@@ -168,7 +190,9 @@ ROWS = {
     ],
     "queue: no tags to set": call("tag_queue", QueueUrl=URL, Tags={}),
     "queue: permissions": [
-        call("add_permission", QueueUrl=URL, Label="l", AWSAccountIds=["123456789012"], Actions=["*"]),
+        call(
+            "add_permission", QueueUrl=URL, Label="l", AWSAccountIds=["123456789012"], Actions=["*"]
+        ),
         call("remove_permission", QueueUrl=URL, Label="none"),
     ],
     "queue: purged": [call("purge_queue", QueueUrl=URL), call("receive_message", QueueUrl=URL)],

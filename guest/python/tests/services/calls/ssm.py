@@ -6,21 +6,24 @@ from .rows import Row, call, pages
 
 SERVICE = "ssm"
 STAND_INS = {}
-KMS = "alias/aws/ssm"
 
 
 def setup(client):
-    """Parameters of every type, one with versions and a label."""
+    """Parameters."""
     for name, value, kind in (
         ("/app/a", "1", "String"),
-        ("/app/deep/b", "2", "String"),
         ("/app/list", "x,y,z", "StringList"),
-        ("/app/secret", "s3cret", "SecureString"),
         ("plain", "p", "String"),
     ):
         client.put_parameter(Name=name, Value=value, Type=kind)
-    client.put_parameter(Name="plain", Value="p2", Type="String", Overwrite=True)
-    client.label_parameter_version(Name="plain", ParameterVersion=1, Labels=["first"])
+
+
+# Steps before others: a second version with the first one labelled; a sealed one further down.
+AGAIN = [
+    call("put_parameter", Name="plain", Value="p2", Overwrite=True),
+    call("label_parameter_version", Name="plain", ParameterVersion=1, Labels=["first"]),
+]
+SECRET = call("put_parameter", Name="/app/deep/secret", Value="s3cret", Type="SecureString")
 
 
 def put(name="new", value="v", **more):
@@ -63,7 +66,13 @@ ROWS = {
     "put: there already": put("plain"),
     "put: over it": put("plain", "p3", Overwrite=True),
     "put: with tags": [
-        call("put_parameter", Name="t", Value="v", Type="String", Tags=[{"Key": "a", "Value": "\u00e9"}]),
+        call(
+            "put_parameter",
+            Name="t",
+            Value="v",
+            Type="String",
+            Tags=[{"Key": "a", "Value": "\u00e9"}],
+        ),
         call("list_tags_for_resource", ResourceType="Parameter", ResourceId="t"),
     ],
     "put: tags over it": call(
@@ -71,22 +80,26 @@ ROWS = {
     ),
     "put: bytes": call("put_parameter", Name="n", Value=b"v", Type="String"),
     "put: number": call("put_parameter", Name="n", Value=5, Type="String", Overwrite="no"),
-    "get: version": call("get_parameter", Name="plain:1"),
-    "get: label": call("get_parameter", Name="plain:first"),
+    "get: version": AGAIN + [call("get_parameter", Name="plain:1")],
+    "get: label": AGAIN + [call("get_parameter", Name="plain:first")],
     "get: no such version": call("get_parameter", Name="plain:9"),
-    "get: no such label": call("get_parameter", Name="plain:none"),
-    "get: sealed": call("get_parameter", Name="/app/secret"),
-    "get: opened": call("get_parameter", Name="/app/secret", WithDecryption=True),
+    "get: no such label": AGAIN + [call("get_parameter", Name="plain:none")],
+    "get: sealed": [SECRET, call("get_parameter", Name="/app/deep/secret")],
+    "get: opened": [
+        SECRET,
+        call("get_parameter", Name="/app/deep/secret", WithDecryption=True),
+    ],
     "get: none": call("get_parameter", Name="/none"),
     "get: ARN": call("get_parameter", Name="arn:aws:ssm:us-east-1:123456789012:parameter/app/a"),
-    "get: several": call("get_parameters", Names=["plain", "/app/list", "none", "plain:1"]),
+    "get: several": AGAIN
+    + [call("get_parameters", Names=["plain", "/app/list", "none", "plain:1"])],
     "get: one twice": call("get_parameters", Names=["plain", "plain"]),
     "get: too many": call("get_parameters", Names=[str(n) for n in range(11)]),
     "get: no names": call("get_parameters", Names=[]),
     "get: names of one text": call("get_parameters", Names="plain"),
     "get: unknown member": call("get_parameter", Name="plain", Decrypt=True),
-    "path: direct": by_path("/app"),
-    "path: recursive": by_path("/app", Recursive=True, WithDecryption=True),
+    "path: direct": [SECRET, by_path("/app")],
+    "path: recursive": [SECRET, by_path("/app", Recursive=True, WithDecryption=True)],
     "path: root": by_path("/", Recursive=True),
     "path: none": by_path("/none"),
     "path: without a slash": by_path("app"),
@@ -111,17 +124,24 @@ ROWS = {
     "describe: wrong key": described(Key="Colour", Values=["b"]),
     "describe: wrong option": described(Key="Type", Option="Contains", Values=["b"]),
     "describe: pages": pages("describe_parameters", PaginationConfig={"PageSize": 2}),
-    "history": call("get_parameter_history", Name="plain", MaxResults=5),
-    "history: pages": pages("get_parameter_history", Name="plain", PaginationConfig={"PageSize": 1}),
+    "history": AGAIN + [call("get_parameter_history", Name="plain", MaxResults=5)],
+    "history: pages": AGAIN
+    + [pages("get_parameter_history", Name="plain", PaginationConfig={"PageSize": 1})],
     "history: none": call("get_parameter_history", Name="none"),
-    "label: moved": [
+    "label: moved": AGAIN
+    + [
         call("label_parameter_version", Name="plain", ParameterVersion=2, Labels=["first", "x"]),
         call("get_parameter", Name="plain:first"),
     ],
     "label: wrong": call("label_parameter_version", Name="plain", Labels=["aws-x", "1x", "a b"]),
-    "label: too many": call("label_parameter_version", Name="plain", Labels=[str(n) for n in range(11)]),
-    "label: no such version": call("label_parameter_version", Name="plain", ParameterVersion=7, Labels=["y"]),
-    "label: removed": call("unlabel_parameter_version", Name="plain", ParameterVersion=1, Labels=["first"]),
+    "label: too many": call(
+        "label_parameter_version", Name="plain", Labels=[str(n) for n in range(11)]
+    ),
+    "label: no such version": call(
+        "label_parameter_version", Name="plain", ParameterVersion=7, Labels=["y"]
+    ),
+    "label: removed": AGAIN
+    + [call("unlabel_parameter_version", Name="plain", ParameterVersion=1, Labels=["first"])],
     "delete: one": [call("delete_parameter", Name="plain"), call("get_parameter", Name="plain")],
     "delete: none": call("delete_parameter", Name="none"),
     "delete: several": call("delete_parameters", Names=["plain", "/app/a", "none"]),
@@ -132,11 +152,15 @@ ROWS = {
             ResourceId="plain",
             Tags=[{"Key": "a", "Value": ""}, {"Key": "b", "Value": "2"}],
         ),
-        call("remove_tags_from_resource", ResourceType="Parameter", ResourceId="plain", TagKeys=["a"]),
+        call(
+            "remove_tags_from_resource", ResourceType="Parameter", ResourceId="plain", TagKeys=["a"]
+        ),
         call("list_tags_for_resource", ResourceType="Parameter", ResourceId="plain"),
     ],
     "tags: of none": call("list_tags_for_resource", ResourceType="Parameter", ResourceId="none"),
-    "tags: of a wrong type": call("list_tags_for_resource", ResourceType="Thing", ResourceId="none"),
+    "tags: of a wrong type": call(
+        "list_tags_for_resource", ResourceType="Thing", ResourceId="none"
+    ),
     "document: made": call("create_document", Name="d", Content=DOCUMENT, DocumentType="Command"),
     "document: described": [
         call("create_document", Name="d", Content=DOCUMENT, DocumentType="Command"),
@@ -172,7 +196,9 @@ ROWS = {
         AllowUnassociatedTargets=1,
     ),
     "region: another": Row(put("plain", "r", Overwrite=True)[0], region="eu-west-1"),
-    "config: unsigned": Row(call("get_parameter", Name="plain"), config={"signature_version": "unsigned"}),
+    "config: unsigned": Row(
+        call("get_parameter", Name="plain"), config={"signature_version": "unsigned"}
+    ),
     "config: unchecked parameters": Row(
         call("get_parameter", Name="plain", More=[7]), config={"parameter_validation": False}
     ),

@@ -35,14 +35,18 @@ ROWS = {
     "identity: unknown member": call("get_caller_identity", Account="1"),
     "identity: another region": Row(call("get_caller_identity"), region="eu-west-3"),
     "identity: China": Row(call("get_caller_identity"), region="cn-north-1"),
-    "identity: unsigned": Row(call("get_caller_identity"), config={"signature_version": "unsigned"}),
+    "identity: unsigned": Row(
+        call("get_caller_identity"), config={"signature_version": "unsigned"}
+    ),
     "identity: legacy retries": Row(
         call("get_caller_identity"), config={"retries": {"mode": "legacy", "max_attempts": 0}}
     ),
     "identity: one attempt": Row(
         call("get_caller_identity"), config={"retries": {"total_max_attempts": 1}}
     ),
-    "identity: own user agent": Row(call("get_caller_identity"), config={"user_agent_extra": "own/1"}),
+    "identity: own user agent": Row(
+        call("get_caller_identity"), config={"user_agent_extra": "own/1"}
+    ),
     "identity: application": Row(call("get_caller_identity"), config={"user_agent_appid": "app-1"}),
     "account of a key": call("get_access_key_info", AccessKeyId="AKIAIOSFODNN7EXAMPLE"),
     "account of a short key": call("get_access_key_info", AccessKeyId="x"),
@@ -57,9 +61,14 @@ ROWS = {
         TransitiveTagKeys=["c"],
     ),
     "role: identities": assume(
-        ExternalId="x/y:z", SourceIdentity="me@x", SerialNumber="arn:aws:iam::1:mfa/m", TokenCode="123456"
+        ExternalId="x/y:z",
+        SourceIdentity="me@x",
+        SerialNumber="arn:aws:iam::1:mfa/m",
+        TokenCode="123456",
     ),
-    "role: contexts": assume(ProvidedContexts=[{"ProviderArn": "arn:aws:iam::aws:c/x", "ContextAssertion": "a"}]),
+    "role: contexts": assume(
+        ProvidedContexts=[{"ProviderArn": "arn:aws:iam::aws:c/x", "ContextAssertion": "a"}]
+    ),
     "role: bad ARN": assume(RoleArn="reader"),
     "role: short ARN": assume(RoleArn="arn:aws:iam::1:role/x"),
     "role: bad name": assume(RoleSessionName="a b"),
