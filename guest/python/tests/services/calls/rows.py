@@ -1,9 +1,8 @@
 """Rows of calls as data, and how they are made.
 
-A table has `SERVICE` (its name in boto3), `setup(client)` (a few calls; returns values by names,
-or functions that make them),
-`STAND_INS` (values for the same names where the setup is not made), and `ROWS`: steps by the names
-of rows. Each step is seen: its result, or its exception.
+A table has `SERVICE` (its name in boto3), `setup(client)` (a few calls; returns values by names, or
+functions that make them), `STAND_INS` (values for the same names where the setup is not made), and
+`ROWS`: steps by the names of rows. Each step is seen: its result, or its exception.
 """
 
 import io
