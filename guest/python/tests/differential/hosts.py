@@ -47,6 +47,7 @@ def environment(endpoint=None):
         AWS_CONFIG_FILE="/nonexistent",
         AWS_SHARED_CREDENTIALS_FILE="/nonexistent",
         PYTHONDONTWRITEBYTECODE="1",
+        PYTHONHASHSEED="0",  # sets have one order, also those of moto
         PYTHONWARNINGS="ignore::DeprecationWarning",
         TZ="UTC",
     )

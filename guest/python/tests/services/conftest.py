@@ -8,16 +8,17 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "differential")]
 
+import calls  # noqa: E402
 import hosts  # noqa: E402
-from service_hosts import SERVICES, Bench, Scripted  # noqa: E402
+from service_hosts import SERVICES, Bench, Recording, Scripted  # noqa: E402
 from stores import Moto  # noqa: E402
 
 
 def made(server, services):
-    """A bench, where there is a worker."""
+    """A bench of servers of a kind, where there is a worker."""
     if hosts.binary() is None:
         pytest.skip("unlade is not built: cargo build, or UNLADE_BIN")
-    found = Bench(server(), services)
+    found = Bench(server, services)
     yield found
     found.close()
 
@@ -32,3 +33,16 @@ def moto_services():
 def scripted_services():
     """The scripted server."""
     yield from made(Scripted, ["bedrock-runtime", "dynamodb"])
+
+
+@pytest.fixture(scope="session")
+def recording_services():
+    """The recording server."""
+    yield from made(Recording, SERVICES)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says how many cases there are of each service."""
+    found = calls.counts(calls.load())
+    text = ", ".join("%s %d" % pair for pair in sorted(found.items()))
+    terminalreporter.write_line("cases by service: %s; together %d" % (text, sum(found.values())))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "differential")]
@@ -20,12 +21,14 @@ SERVICES = (
 class Scripted:
     """The server in `scripted.py`."""
 
+    PROGRAM = "scripted.py"
+
     def __init__(self):
         self.process = started(self._spawn, self._answers)
 
     def _spawn(self, port):
         self.endpoint = "http://127.0.0.1:%d" % port
-        return subprocess.Popen([sys.executable, os.path.join(HERE, "scripted.py"), str(port)])
+        return subprocess.Popen([sys.executable, os.path.join(HERE, self.PROGRAM), str(port)])
 
     def _answers(self):
         try:
@@ -42,6 +45,21 @@ class Scripted:
     def close(self):
         """Ends it."""
         stop(self.process)
+
+
+class Recording(Scripted):
+    """The server in `recording.py`."""
+
+    PROGRAM = "recording.py"
+
+    def reset(self):
+        """Forgets what it has recorded."""
+        self.taken()
+
+    def taken(self):
+        """The texts of the requests since the last time."""
+        with urllib.request.urlopen(self.endpoint + "/recorded", timeout=20) as answer:
+            return json.load(answer)
 
 
 def configured(endpoint, services):
@@ -79,12 +97,13 @@ class Runner:
         assert self.process.stdout.readline().strip() == "ready"
 
     def run(self, name):
-        """The observations of a case."""
+        """The observations of a case, or of a row: `[service, name, real]`, with the setup if the
+        server is a real one."""
         self.process.stdin.write(json.dumps(name) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
-        assert line, "the process ended in %s" % name
-        return json.loads(line)
+        assert line, "the process ended in %s" % (name,)
+        return json.loads(line.replace(self.endpoint, "http://<server>"))
 
     def close(self):
         """Ends the process and its host."""
@@ -95,24 +114,43 @@ class Runner:
 
 
 class Bench:
-    """A server, and the two ways to it."""
+    """Two servers of a kind, and a way to each: stock boto3, and the worker. Both go at once."""
 
     def __init__(self, server, services):
-        self.server = server
-        more = configured(server.endpoint, services)
+        self.servers = [server(), server()]
+        self.server = self.servers[1]
+        more = configured(self.server.endpoint, services)
         self.worker = hosts.Worker("http://127.0.0.1:1", more=more)
-        self.runners = [Runner(server.endpoint), Runner(server.endpoint, self.worker)]
+        ends = zip(self.servers, (None, self.worker))
+        self.runners = [Runner(found.endpoint, host) for found, host in ends]
+        self.pool = ThreadPoolExecutor(len(self.runners))
+
+    def _each(self, function):
+        return list(self.pool.map(function, self.servers, self.runners))
 
     def see(self, name):
-        """The observations of a case, by either."""
-        out = []
-        for runner in self.runners:
-            self.server.reset()
-            out.append(runner.run(name))
-        return out
+        """The observations of a case or a row, by either."""
+
+        def seen(server, runner):
+            server.reset()
+            return runner.run(name)
+
+        return self._each(seen)
+
+    def see_sent(self, service, name):
+        """The observations of a row, and what the recording server was sent, by either."""
+
+        def seen(server, runner):
+            server.reset()
+            found = runner.run([service, name, False])
+            return found, server.taken()
+
+        return self._each(seen)
 
     def close(self):
         """Ends all."""
+        self.pool.shutdown()
         for runner in self.runners:
             runner.close()
-        self.server.close()
+        for server in self.servers:
+            server.close()

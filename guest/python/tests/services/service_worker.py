@@ -1,4 +1,4 @@
-"""Runs cases by their names, with whichever boto3 this process has; answers in JSON lines.
+"""Runs cases and rows by their names, with whichever boto3 this process has; answers in JSON lines.
 
 python service_worker.py stock|stub
 """
@@ -43,6 +43,26 @@ class Trial:
             return error
 
 
+class Cases:
+    """What this process runs: cases by their names, rows by `[service, name, real]`."""
+
+    def __init__(self):
+        import calls
+        import service_cases
+        from calls import rows
+
+        self._cases, self._tables = service_cases.CASES, calls.load()
+        self._rows, self._clients = rows, rows.Clients()
+
+    def of(self, what):
+        """A function of a trial."""
+        if isinstance(what, str):
+            return self._cases[what]
+        service, name, real = what
+        table = self._tables[service]
+        return lambda trial: self._rows.run(trial, table, name, self._clients, real)
+
+
 def run(function):
     """One case: what it saw, or why it could not."""
     trial = Trial()
@@ -64,14 +84,13 @@ def main():
     import boto3
 
     assert ("unlade_guest" in boto3.__file__) == (mode == "stub"), boto3.__file__
-    import service_cases
-
+    cases = Cases()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     print("ready", file=out, flush=True)
     for line in sys.stdin:
         faulthandler.dump_traceback_later(CASE_SECONDS_MAX, exit=True)
-        print(json.dumps(run(service_cases.CASES[json.loads(line)])), file=out, flush=True)
+        print(json.dumps(run(cases.of(json.loads(line)))), file=out, flush=True)
         faulthandler.cancel_dump_traceback_later()
 
 
