@@ -6,8 +6,9 @@ through the stub but for `OTHERWISE`; what is listed there has to fail still, or
 
 import os
 import re
+from pathlib import Path
 
-SERVICES = "calls a service other than S3, which `unlade fn worker` does not carry"
+CLOUDFORMATION = "the store's CloudFormation needs packages that are not installed"
 NETWORK = "asks AWS itself, over the network"
 DOTS = "a key with . or .. between slashes, which the host refuses: servers resolve it differently"
 SIGNING = "listens to requests being signed, which happens in the host"
@@ -19,6 +20,13 @@ CONTAINERS = "the store runs a function in a container, and there is none here"
 # What tests expect of their surroundings that were written against AWS.
 FAR_AWAY = {"AWS_DEFAULT_REGION": "us-west-2", "UPSTREAM_SLEEP_SECONDS_MAX": "0.02"}
 
+# Services other than S3 whose tests by moto run, and those that these tests call beside them.
+OTHERS = (
+    "cloudwatch dynamodb dynamodbstreams events firehose iam kinesis kms logs scheduler "
+    "secretsmanager sns sqs ssm stepfunctions sts"
+).split()
+CARRIED = OTHERS + "config ec2 lambda organizations resourcegroupstaggingapi".split()
+
 
 class Suite:
     """Files of a package's tests, left out before they run or known to fail through the stub."""
@@ -28,7 +36,10 @@ class Suite:
         self.quick, self.all_files, self.least = quick, all_files, least
         self._more(**more)
 
-    def _more(self, left_out=(), otherwise=(), environment=()):
+    def _more(self, left_out=(), otherwise=(), environment=(), **more):
+        self.services = more.get("services", ())
+        self.seconds_max = more.get("seconds_max", 600)
+        self.asks_only = more.get("asks_only", False)
         self.left_out = dict(left_out)
         self.otherwise = [(re.compile(pattern), why) for pattern, why in otherwise]
         self.environment = dict(environment)
@@ -36,6 +47,15 @@ class Suite:
     def chosen(self):
         """The files that run."""
         return self.all_files if os.environ.get("UPSTREAM") == "all" else self.quick
+
+    def silent(self, where):
+        """Files that name no boto3: they make no request, and would show nothing."""
+        if not self.asks_only:
+            return
+        for name in self.chosen():
+            for path in Path(where, name).rglob("test_*.py"):
+                if "boto3." not in path.read_text(encoding="utf-8"):
+                    yield str(path.relative_to(where))
 
     def why(self, test):
         """Why a test is not expected to pass through the stub; None where it is."""
@@ -57,15 +77,10 @@ SUITES = {
         least=60,
         left_out={
             "tests/test_s3/test_s3_lambda_integration.py": CONTAINERS,
-            "tests/test_s3/test_s3_cloudformation.py": SERVICES,
+            "tests/test_s3/test_s3_cloudformation.py": CLOUDFORMATION,
         },
-        otherwise=[
-            ("test_s3_eventbridge_integration.py::", SERVICES),
-            ("test_s3_integration.py::test_rgtapi", SERVICES),
-            ("test_copy_object_with_kms_encryption|test_copy_object_in_place_with_enc", SERVICES),
-            ("test_public_access_block$|test_send_event_bridge_message", SERVICES),
-        ],
         environment={"TEST_SERVER_MODE": "true"},
+        services=CARRIED,
     ),
     # s3transfer's tests against a store, with clients of `botocore.session`.
     "s3transfer": Suite(
@@ -88,5 +103,38 @@ SUITES = {
             ("::test_thread_safe_auth$", SIGNING),
         ],
         environment=FAR_AWAY,
+    ),
+    # moto's tests of other services; a file that names no boto3 makes no request, and is left out.
+    "moto-services": Suite(
+        "moto",
+        quick=[
+            "tests/test_dynamodb/test_dynamodb_batch_get_item.py",
+            "tests/test_dynamodb/test_dynamodb_query.py",
+            "tests/test_events/test_events_integration.py",
+            "tests/test_kinesis/test_kinesis_stream_consumers.py",
+            "tests/test_logs/test_logs_filter_log_events.py",
+            "tests/test_secretsmanager/test_secrets_duplication.py",
+            "tests/test_sns/test_subscriptions.py",
+            "tests/test_sqs/test_sqs_integration.py",
+            "tests/test_sqs/test_sqs_message_attributes.py",
+            "tests/test_sqs/test_sqs_multiaccount.py",
+            "tests/test_ssm/test_ssm_parameterstore.py",
+            "tests/test_sts/test_sts.py",
+        ],
+        all_files=["tests/test_" + name for name in OTHERS],
+        least=60,
+        environment={"TEST_SERVER_MODE": "true"},
+        services=CARRIED,
+        seconds_max=2400,
+        asks_only=True,
+    ),
+    # botocore's own tests of what these services customise; a stub answers in place of a server.
+    "botocore-functional": Suite(
+        "botocore",
+        quick=["tests/functional/test_dynamodb.py", "tests/functional/test_sqs.py"],
+        all_files=["tests/functional/test_dynamodb.py", "tests/functional/test_sqs.py"],
+        least=1,
+        environment=FAR_AWAY,
+        services=CARRIED,
     ),
 }

@@ -1,4 +1,4 @@
-"""Other packages' own tests of S3 through the stub: what passes with stock boto3 passes here.
+"""Other packages' own tests through the guest: what passes with stock boto3 passes here.
 
 Without `UPSTREAM=all` only the files run that `Suite.quick` names.
 """
@@ -13,14 +13,14 @@ import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-sys.path.insert(0, os.path.join(os.path.dirname(HERE), "differential"))
+for beside in ("differential", "services"):
+    sys.path.insert(0, os.path.join(os.path.dirname(HERE), beside))
 
 import hosts  # noqa: E402
 import sources  # noqa: E402
+from service_hosts import configured  # noqa: E402
 from stores import Moto  # noqa: E402
 from suites import SUITES  # noqa: E402
-
-SUITE_SECONDS_MAX = 600
 
 
 class Run:
@@ -29,13 +29,15 @@ class Run:
     def __init__(self, suite, where, mode):
         self.store = Moto()
         self.host = None
+        self.seconds_max = suite.seconds_max
         self.folder = tempfile.TemporaryDirectory()
         self.path = os.path.join(self.folder.name, "outcomes")
         env = hosts.environment(self.store.endpoint)
         env.update(suite.environment, TEST_SERVER_MODE_ENDPOINT=self.store.endpoint)
         keep = ()
         if mode == "stub":
-            self.host = hosts.Worker(self.store.endpoint)
+            more = configured(self.store.endpoint, suite.services)
+            self.host = hosts.Worker(self.store.endpoint, more=more)
             own = self.host.channel()
             env["UNLADE_CHANNEL_FD"] = str(own.fileno())
             keep = (own.fileno(),)
@@ -43,9 +45,12 @@ class Run:
             for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
                 del env[name]
         command = [sys.executable, os.path.join(HERE, "worker.py"), mode, self.path]
-        command += ["-p", "no:warnings", "--rootdir", where, "-c", where + "/pytest.ini"]
+        command += ["--continue-on-collection-errors", "-p", "no:warnings"]
+        command += ["--rootdir", where, "-c", where + "/pytest.ini"]
         for name in suite.left_out:
             command += ["--deselect", name]
+        for name in suite.silent(where):
+            command += ["--ignore", name]
         with open(self.path + ".log", "w") as log:
             self.process = subprocess.Popen(
                 command + suite.chosen(),
@@ -60,7 +65,7 @@ class Run:
 
     def outcomes(self):
         """What became of each test."""
-        self.process.wait(SUITE_SECONDS_MAX)
+        self.process.wait(self.seconds_max)
         if not os.path.exists(self.path):
             with open(self.path + ".log") as log:
                 pytest.fail("the run broke:\n" + log.read()[-4000:], pytrace=False)
