@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::split_head;
+use crate::request_keys::RequestKeys;
 
 /// Most bytes of the text of a REQUEST.
 pub const TEXT_BYTES_MAX: usize = 96 * 1024;
@@ -176,6 +177,9 @@ pub struct RequestHead {
     /// True if the function's client does not sign.
     #[serde(default)]
     pub unsigned: bool,
+    /// The keys that sign, if the function's client has some of its own; the host's if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<RequestKeys>,
     /// Longest silence of the service in milliseconds, as the function's client has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_timeout_ms: Option<u64>,
@@ -196,6 +200,7 @@ impl RequestHead {
             body_bytes: 0,
             inline: false,
             unsigned: false,
+            credentials: None,
             read_timeout_ms: None,
         }
     }
@@ -255,6 +260,9 @@ impl RequestHead {
         within("query", self.query.len(), QUERY_BYTES_MAX)?;
         if !self.query.bytes().all(is_of_target) || self.query.contains('#') {
             return Err(RequestError::Malformed("query"));
+        }
+        if let Some(keys) = &self.credentials {
+            keys.check()?;
         }
         self.check_fields()
     }
@@ -361,6 +369,7 @@ mod tests {
             body_bytes: 2,
             inline: true,
             unsigned: false,
+            credentials: None,
             read_timeout_ms: None,
         }
     }
@@ -472,6 +481,28 @@ mod tests {
             let (service, region) = (service.to_owned(), region.to_owned());
             let found = decoded(&RequestHead { service, region, ..head() });
             assert!(matches!(found, Err(RequestError::Malformed(_))));
+        }
+    }
+
+    #[test]
+    fn keys_of_the_functions_own_come_whole_or_not_at_all() {
+        let keys = RequestKeys {
+            access_key_id: "AKID".into(),
+            secret_access_key: "hidden".into(),
+            session_token: Some("token".into()),
+        };
+        let own = RequestHead { credentials: Some(keys.clone()), ..head() };
+        assert_eq!(decoded(&own), Ok(own.clone()));
+        let shown = format!("{own:?}");
+        assert!(!shown.contains("AKID") && !shown.contains("hidden") && !shown.contains("token"));
+        let long = RequestKeys { session_token: Some("t".repeat(8193)), ..keys };
+        let found = decoded(&RequestHead { credentials: Some(long), ..head() });
+        assert!(matches!(found, Err(RequestError::TooLong { what: "session token", .. })));
+        for half in ["{}", r#"{"access_key_id":"a"}"#, r#"{"secret_access_key":"a"}"#, "7"] {
+            let text = String::from_utf8(RequestHead { inline: false, ..head() }.to_json());
+            let text = text.unwrap().replacen('{', &format!("{{\"credentials\":{half},"), 1);
+            let found = RequestHead::decode(text.as_bytes());
+            assert!(matches!(found, Err(RequestError::Form(_))), "{half}");
         }
     }
 
