@@ -54,13 +54,15 @@ pub mod frame;
 pub mod invocation;
 pub mod region;
 pub mod request;
+mod request_error;
 pub mod request_keys;
 
 pub use descriptor::{Completion, Operation, Status, Submission};
 pub use frame::{Deframer, Frame};
 pub use invocation::{CallContext, HandlerStatus, InvokeHead, ReplyHead};
 pub use region::{Extent, Header, Layout};
-pub use request::{AnswerHead, RequestError, RequestHead, RequestMethod};
+pub use request::{AnswerHead, RequestHead, RequestMethod};
+pub use request_error::RequestError;
 
 use unlade_bytes::DecodeError;
 

@@ -7,7 +7,7 @@ use std::fmt::{Debug, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-use crate::request::RequestError;
+use crate::request_error::RequestError;
 
 /// Most bytes of an access key.
 pub const ACCESS_KEY_BYTES_MAX: usize = 128;
