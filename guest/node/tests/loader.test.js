@@ -4,6 +4,7 @@
 
 const assert = require("node:assert");
 const fs = require("node:fs");
+const http = require("node:http");
 const path = require("node:path");
 const { test } = require("node:test");
 const { directory, start } = require("./host");
@@ -99,6 +100,54 @@ test("clients with settings that the stub does not know are the SDK's", { skip }
   const made = await instance(t, { "index.js": source });
   const own = { credentials: { accessKeyId: "AK", secretAccessKey: "SK" }, endpoint: "http://other.example" };
   assert.deepStrictEqual(await result(made, own), ["AK", "other.example", true]);
+});
+
+// What the host's endpoint says to a signature with keys of the function's own.
+const REFUSAL = "<Error><Code>ForeignCredentials</Code><Message>leave the keys out</Message></Error>";
+
+test("a client with keys of its own signs with them, and its first call is refused", { skip }, async (t) => {
+  const signed = [];
+  const server = http.createServer((request, response) => {
+    signed.push(/Credential=(\w+)\//.exec(request.headers.authorization)?.[1]);
+    request.resume().on("end", () => response.writeHead(403, { "content-type": "application/xml" }).end(REFUSAL));
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => server.close());
+  const source = `const s3 = require("@aws-sdk/client-s3");
+    const keys = { accessKeyId: "OWN", secretAccessKey: "SK" };
+    exports.handler = async () => {
+      const seen = [];
+      for (const credentials of [keys, async () => keys]) {
+        const client = new s3.S3Client({ credentials });
+        const error = await client.send(new s3.GetObjectCommand({ Bucket: "box", Key: "k" })).catch((error) => error);
+        seen.push([error.name, error.message, error.$metadata.httpStatusCode]);
+      }
+      return seen;
+    };`;
+  const root = directory(t, { "index.js": source });
+  fs.symlinkSync(path.join(SDK, "node_modules"), path.join(root, "node_modules"));
+  const url = `http://127.0.0.1:${server.address().port}`;
+  const made = await start(t, root, "index.handler", store.variables(url));
+  const refused = ["ForeignCredentials", "leave the keys out", 403];
+  assert.deepStrictEqual(await result(made, 1), [refused, refused]);
+  assert.deepStrictEqual(signed, ["OWN", "OWN"]);
+});
+
+test("keys that the code puts into the environment give the SDK, until a client has sent something", { skip }, async (t) => {
+  const source = `const s3 = require("@aws-sdk/client-s3");
+    const clients = [new s3.S3Client({}), new s3.S3Client({})];
+    const head = (client) => client.send(new s3.HeadBucketCommand({ Bucket: "box" }));
+    exports.handler = async () => {
+      await head(clients[0]);
+      const seen = [${LOADED}];
+      process.env.AWS_ACCESS_KEY_ID = "OWN";
+      await head(clients[0]);
+      seen.push(${LOADED});
+      await head(clients[1]).catch(() => {});
+      return [...seen, ${LOADED}, (await clients[1].config.credentials()).accessKeyId];
+    };`;
+  const made = await instance(t, { "index.js": source });
+  assert.deepStrictEqual(await result(made, 1), [false, false, true, "OWN"]);
 });
 
 test("presigned addresses and other clients are the SDK's", { skip }, async (t) => {

@@ -6,6 +6,7 @@
 const fs = require("node:fs");
 const Module = require("node:module");
 const path = require("node:path");
+require("./keys");
 
 const PACKAGES = /[/\\](@aws-sdk[/\\](client-s3|lib-storage))[/\\]dist-cjs[/\\]index\.js$/;
 const NAMES = /^@aws-sdk\/(client-s3|lib-storage)$/;

@@ -112,6 +112,106 @@ real.create_client("dynamodb", region_name="us-gov-west-1")
     assert len(store.objects) == 4
 
 
+PAIR = "aws_access_key_id='k', aws_secret_access_key='s'"
+CORE = "(lambda c: [c.set_credentials('k', 's'), c][1])(__import__('botocore.session').session.get_session())"
+KEYS_IN_CODE = {
+    "client": "boto3.client('s3', %s)" % PAIR,
+    "token": "boto3.client('s3', aws_session_token='t', %s)" % PAIR,
+    "half": "boto3.client('s3', aws_access_key_id='k')",
+    "resource": "boto3.resource('s3', %s)" % PAIR,
+    "session": "boto3.Session(%s).client('s3')" % PAIR,
+    "session's resource": "boto3.session.Session(%s).resource('s3')" % PAIR,
+    "default session": "[boto3.setup_default_session(%s), boto3.client('s3')]" % PAIR,
+    "botocore": "__import__('botocore.session').session.get_session().create_client("
+    "'s3', 'us-east-1', %s)" % PAIR,
+    "botocore's credentials": CORE + ".create_client('s3', 'us-east-1')",
+    "botocore's session": "boto3.Session(botocore_session=%s).client('s3')" % CORE,
+    "environment": "[os.environ.update(AWS_ACCESS_KEY_ID='k', AWS_SECRET_ACCESS_KEY='s'),"
+    " boto3.client('s3')]",
+}
+
+
+@pytest.mark.parametrize("make", KEYS_IN_CODE.values(), ids=KEYS_IN_CODE)
+def test_a_client_of_s3_with_keys_of_its_own_is_refused(served, store, make):
+    said = run_guest(served, REFUSED % make)
+    assert said.startswith("HostError ForeignCredentials"), said
+    assert '`keys = "ignore"`' in said and '`mode = "stock"`' in said
+    assert "'k'" not in said and store.calls == []
+
+
+@pytest.mark.parametrize("make", KEYS_IN_CODE.values(), ids=KEYS_IN_CODE)
+def test_the_manifest_has_keys_in_code_ignored(served, store, make):
+    code = "import boto3, os\nmade = %s\n" % make
+    if make == KEYS_IN_CODE["default session"] or make == KEYS_IN_CODE["environment"]:
+        code += "made = made[1]\n"
+    code += "made = getattr(made, 'meta').client if hasattr(made, 'buckets') else made\n"
+    put = "made.put_object(Bucket='b', Key='k', Body=b'x')\n"
+    run_guest(served, code + put, UNLADE_KEYS="ignore")
+    assert [operation for _, operation, _ in store.calls] == ["PutObject"]
+
+
+REFRESHED = """
+import datetime, boto3, botocore.session
+from botocore.credentials import RefreshableCredentials
+def refresh():
+    raise AssertionError("fetched to make a client")
+until = datetime.datetime.now(datetime.timezone.utc)
+core = botocore.session.get_session()
+core._credentials = RefreshableCredentials("k", "s", "t", until, refresh, "own")
+for make in (lambda: core.create_client("s3", "us-east-1"),
+             lambda: boto3.Session(botocore_session=core).client("s3")):
+    try:
+        make()
+    except Exception as error:
+        print(error.code)
+"""
+
+
+def test_credentials_that_are_fetched_are_refused_without_it(served):
+    assert run_guest(served, REFRESHED) == "ForeignCredentials\n" * 2
+
+
+@pytest.mark.parametrize(
+    "profile, refused", [("default", False), ("keys", True), ("role", True), ("none", False)]
+)
+def test_a_profile_with_keys_is_refused(served, tmp_path, profile, refused):
+    keys = "aws_access_key_id = k\naws_secret_access_key = s\n"
+    (tmp_path / "credentials").write_text("[keys]\n" + keys)
+    role = "role_arn = arn:aws:iam::1:role/r\nsource_profile = keys\n"
+    (tmp_path / "config").write_text("[default]\nregion = us-east-1\n[profile role]\n" + role)
+    more = dict(
+        AWS_CONFIG_FILE=str(tmp_path / "config"),
+        AWS_SHARED_CREDENTIALS_FILE=str(tmp_path / "credentials"),
+    )
+    made = "boto3.Session(profile_name=%r).client('s3')" % profile
+    assert ("ForeignCredentials" in run_guest(served, REFUSED % made, **more)) == refused
+    said = run_guest(served, REFUSED % "boto3.client('s3')", AWS_PROFILE=profile, **more)
+    assert ("ForeignCredentials" in said) == refused
+    run_guest(served, "import boto3\n" + made, UNLADE_KEYS="ignore", **more)
+
+
+def test_the_keys_of_the_environment_no_keys_and_no_signature_are_no_keys_of_its_own(served, store):
+    code = """
+import boto3, botocore.session
+from botocore import UNSIGNED
+from botocore.config import Config
+own = dict(aws_access_key_id="e", aws_secret_access_key="f", aws_session_token="g")
+none = dict.fromkeys(own)
+other = dict(own, aws_access_key_id="k", config=Config(signature_version=UNSIGNED))
+core = botocore.session.get_session()
+made = [make("s3", **given) for make in (boto3.client, boto3.resource)
+        for given in (own, none, dict.fromkeys(own, ""), other)]
+made += [core.create_client("s3", "us-east-1", **given) for given in (own, none, other)]
+made.append(boto3.Session(**own).client("s3"))
+for one in made:
+    getattr(one.meta, "client", one).put_object(Bucket="b", Key="k", Body=b"x")
+"""
+    run_guest(
+        served, code, AWS_ACCESS_KEY_ID="e", AWS_SECRET_ACCESS_KEY="f", AWS_SESSION_TOKEN="g"
+    )
+    assert len(store.calls) == 12
+
+
 VERSIONS = """
 import boto3, botocore.session
 from botocore import UNSIGNED

@@ -2,11 +2,13 @@
 
 An HTTP session of a client is replaced, and its signer. Everything before a request is sent
 (serialisers, hooks up to `before-send`) and after its answer has come (parsers, retries, event
-streams) is botocore's own. There is no credential here: the host signs, and knows the endpoint.
+streams) is botocore's own. The host signs, with its own keys or with those of the client
+(`keys.py`), and knows the endpoint.
 """
 
 from urllib.parse import urlsplit
 
+from . import keys
 from .body import RawBody
 from .calls import collect, submit
 from .channel import ChannelLost
@@ -47,6 +49,7 @@ def install(client):
     # The host reads a request before it sends it, and no service needs a compressed one.
     client.meta.config.disable_request_compression = True
     signer = client._request_signer
+    session.credentials = signer._credentials
     signer.get_auth_instance = signer.get_auth = Signers(service)
     client.meta.events.register_first("before-send", _note, unique_id="unlade-note")
 
@@ -99,7 +102,7 @@ class Session:
     """Takes the place of botocore's HTTP session."""
 
     def __init__(self, timeout=None, **_):
-        self.service = self.region = self.netloc = None
+        self.service = self.region = self.netloc = self.credentials = None
         read = timeout[1] if isinstance(timeout, (list, tuple)) else timeout
         self._read_timeout_ms = None if read is None else max(int(read * 1000), 1)
 
@@ -159,8 +162,11 @@ class Session:
             "query": url.query,
             "headers": headers,
         }
+        own = keys.of_credentials(self.credentials) if signed else None
         if not signed:
             meta["unsigned"] = True
+        elif own is not None:
+            meta["credentials"] = own
         if self._read_timeout_ms is not None:
             meta["read_timeout_ms"] = self._read_timeout_ms
         return meta

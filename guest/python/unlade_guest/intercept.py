@@ -3,10 +3,10 @@
 S3 is cut at `before-call`, which lets a handler answer in place of the network: the host is asked by
 the names of the operation and its parameters, as they were given. Every other service is cut where
 its request would be sent (`cut.py`). Every session of the real one is cut, whoever makes it: there
-is no network for it here, and there are no credentials.
+is no network for it here, and no credentials but those of a function's code (`keys.py`).
 """
 
-from . import cut, endpoints
+from . import cut, endpoints, keys
 from .body import RawBody, StreamingBody
 from .calls import perform
 from .descriptors import DONE
@@ -64,6 +64,8 @@ def install_everywhere(kind):
         endpoints.check_made(service_name, client)
         if service_name != "s3":
             cut.install(client)
+        elif not is_unsigned(client.meta.config.signature_version):
+            keys.check_s3_made(client._request_signer._credentials)
         return client
 
     kind.__init__ = init

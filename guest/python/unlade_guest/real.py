@@ -245,7 +245,7 @@ def config(given):
     return Config(**given._user_provided_options)
 
 
-def session(region):
-    """A session of the real boto3 whose clients' calls go to the host."""
+def session(region, given):
+    """A session of the real boto3 with these parameters, whose clients' calls go to the host."""
     os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
-    return load().session.Session(region_name=region)
+    return load().session.Session(region_name=region, **given)

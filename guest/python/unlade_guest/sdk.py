@@ -6,7 +6,7 @@ real boto3, its TCP connections over the host's relay (`relay.py`).
 
 import os
 
-from . import finder
+from . import finder, keys
 
 STUB, STOCK, TCP = "stub", "stock", "tcp"
 # Modules that an instance needs at once; the template imports them to share their memory.
@@ -17,6 +17,8 @@ def install(sdk):
     """Makes `import boto3` find it. ValueError for another name."""
     if sdk == STUB:
         finder.install()
+        # A machine has its environment since.
+        keys.note()
         return
     if sdk not in (STOCK, TCP):
         raise ValueError("an SDK is stub, stock or tcp, not %s" % sdk)

@@ -3,14 +3,14 @@
 import os
 from _thread import allocate_lock
 
-from . import endpoints
+from . import endpoints, keys
 from .config import Config
 
 REGION_DEFAULT = "us-east-1"
 
 
 class Session:
-    """The counterpart of boto3's session. Given credentials are ignored: the host has its own."""
+    """The counterpart of boto3's session. Given credentials are those of `keys.py`."""
 
     def __init__(
         self,
@@ -25,13 +25,8 @@ class Session:
         self._region = region_name
         self._profile = profile_name
         self._events = SessionEvents()
-        self._given = {
-            "aws_access_key_id": aws_access_key_id,
-            "aws_secret_access_key": aws_secret_access_key,
-            "aws_session_token": aws_session_token,
-            "botocore_session": botocore_session,
-            "profile_name": profile_name,
-        }
+        given = (aws_access_key_id, aws_secret_access_key, aws_session_token)
+        self._given = keys.Given(given, profile_name, botocore_session, aws_account_id)
         self._other = None
 
     def __repr__(self):
@@ -58,8 +53,8 @@ class Session:
         return []
 
     def get_credentials(self):
-        """None: the host has them, and signs."""
-        return None
+        """The function's own, of the real boto3; None where the host has them, and signs."""
+        return self._real().get_credentials() if self._given.has_own() else None
 
     def get_available_services(self):
         """Names that `client` takes, of the real boto3."""
@@ -91,7 +86,9 @@ class Session:
         config=None,
         aws_account_id=None,
     ):
-        """A client of a service. HostError where it is one of another store (`endpoints.py`)."""
+        """A client of a service. HostError where it is one of another store (`endpoints.py`), or
+        of S3 with keys of its own (`keys.py`)."""
+        given = (aws_access_key_id, aws_secret_access_key, aws_session_token)
         endpoint = endpoints.check(service_name, endpoint_url, config, self._profile)
         if service_name != "s3":
             real = self._real()
@@ -103,10 +100,14 @@ class Session:
                 api_version=api_version,
                 endpoint_url=endpoint_url,
                 config=real_config(config),
+                **keys.Given(given, None, None, aws_account_id).parameters(),
             )
         from .s3.client import client
+        from .s3.meta import is_unsigned
 
         config = config or Config()
+        if not is_unsigned(config.signature_version):
+            keys.check_s3(given, self._given)
         region = region_name or config.region_name or self.region_name or REGION_DEFAULT
         merged = config.merge(Config(region_name=region))
         return client(merged, region, endpoint or _endpoint(region), self._events.of_s3())
@@ -128,7 +129,11 @@ class Session:
         if self._other is None:
             from .real import session
 
-            self._other = session(self.region_name or REGION_DEFAULT)
+            given = self._given.parameters()
+            region = self.region_name or REGION_DEFAULT
+            if "botocore_session" in given and self._region is None:
+                region = given["botocore_session"].get_config_variable("region") or region
+            self._other = session(region, given)
             self._events.forward(self._other.events)
         return self._other
 

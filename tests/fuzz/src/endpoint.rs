@@ -46,7 +46,7 @@ fn chunks(data: &[u8]) {
 fn scopes(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for found in [scope::of(Some(text), ""), scope::of(None, text)] {
-        if let scope::Scope::Signed { service, region } = found {
+        if let scope::Scope::Signed { key: _, service, region } = found {
             let is_word = |word: &str| !word.is_empty() && !word.contains(['/', '\r', '\n', ' ']);
             assert!(is_word(&service) && is_word(&region));
         }

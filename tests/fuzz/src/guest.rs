@@ -6,6 +6,7 @@ use unlade_fn_model::destination::Target;
 use unlade_fn_model::source::{Outcome, message};
 use unlade_guest_protocol::control::{ControlHead, Message, PerformEnd};
 use unlade_guest_protocol::frame::Deframer;
+use unlade_guest_protocol::request_keys::RequestKeys;
 use unlade_guest_protocol::{Completion, Extent, Frame, Header, Layout, Operation, Submission};
 use unlade_guest_protocol::{RequestHead, RequestMethod};
 use unlade_s3::call::Call;
@@ -185,6 +186,14 @@ fn request(data: &[u8]) {
         assert!(value.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
         assert!(!["host", "authorization", "transfer-encoding"].contains(&name.as_str()));
     }
+    if let Some(keys) = &head.credentials {
+        let parts = [Some(&keys.access_key_id), Some(&keys.secret_access_key)];
+        for part in parts.into_iter().chain([keys.session_token.as_ref()]).flatten() {
+            assert!(!part.is_empty() && part.len() <= 8192);
+            assert!(part.bytes().all(|byte| byte.is_ascii_graphic()));
+        }
+        assert_eq!(format!("{keys:?}"), "(keys)");
+    }
     let again = [&head.to_json()[..], b"\0", inline].concat();
     assert_eq!(RequestHead::decode(&again), Ok((head, inline)));
 }
@@ -262,9 +271,17 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         body_bytes: 17,
         inline: true,
         unsigned: false,
+        credentials: None,
         read_timeout_ms: Some(60_000),
     };
     add("request", 6, &[&head.to_json()[..], b"\0{\"TableName\":\"t\"}"].concat());
+    let keys = RequestKeys {
+        access_key_id: "ASIA".into(),
+        secret_access_key: "s/+=".into(),
+        session_token: Some("token".into()),
+    };
+    let own = RequestHead { credentials: Some(keys), body_bytes: 0, inline: false, ..head.clone() };
+    add("request_keys", 6, &own.to_json());
     let path = "/2015-03-31/functions/a%3A1/invocations".into();
     let rest = RequestHead { service: "lambda".into(), path, body_bytes: 0, inline: false, ..head };
     add("request_rest", 6, &rest.to_json());

@@ -563,8 +563,14 @@ fn a_client_of_another_store_is_refused_and_not_misdirected() {
     let said = answer.json()["errorMessage"].to_string();
     assert!(said.contains("other.example") && said.contains("mode = "), "{said}");
     assert_eq!(gateway.object("box", "out"), None);
-    let own = gateway.state()["store"]["endpoint"].clone();
-    let answer = gateway.invoke("puts", &json!({"endpoint": own}));
+    // The store is the tenant's own, the keys are not.
+    let own = json!({"endpoint": gateway.state()["store"]["endpoint"]});
+    let answer = gateway.invoke("puts", &own);
+    let said = answer.json()["errorMessage"].to_string();
+    assert!(said.contains("ForeignCredentials") && said.contains("keys = "), "{said}");
+    assert_eq!(gateway.object("box", "out"), None);
+    gateway.deploy("puts", "keys = \"ignore\"\n", puts);
+    let answer = gateway.invoke("puts", &own);
     assert!(answer.is_success(), "{answer:?}");
     assert_eq!(gateway.object("box", "out").as_deref(), Some(b"x".as_slice()));
 }

@@ -342,12 +342,46 @@ fn curl_moves_objects_through_the_endpoint() {
     // In pieces, as an SDK that signs each, or sends a checksum behind them.
     let chunked = "printf '5;chunk-signature=00\\r\\nhello\\r\\n0;chunk-signature=00\\r\\nx-amz-checksum-crc32:NhCmhg==\\r\\n\\r\\n' > /tmp/c; \
         curl -sS -w '%{http_code}' -X PUT --data-binary @/tmp/c -H 'Content-Encoding: aws-chunked' \
-        -H 'Authorization: AWS4-HMAC-SHA256 Credential=U/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=00' \
+        -H 'Authorization: AWS4-HMAC-SHA256 Credential=UNLADE/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=00' \
         -H 'x-amz-content-sha256: STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER' \
         -H 'x-amz-decoded-content-length: 5' -H 'x-amz-trailer: x-amz-checksum-crc32' \
         -H 'Content-Type: text/plain' $AWS_ENDPOINT_URL/box/chunked";
     assert_eq!(printed(&gateway, chunked), "200");
     assert_eq!(gateway.object("box", "chunked"), Some(b"hello".to_vec()));
+}
+
+#[test]
+fn keys_of_the_functions_own_are_refused_unless_the_manifest_has_them_ignored() {
+    needs_functions!();
+    let gateway = shell("");
+    gateway.bucket("box");
+    gateway.put("box", "in", b"content");
+    let own = |service: &str| {
+        format!(
+            "curl -sS -w ' %{{http_code}}' --user OWN:secret \
+             --aws-sigv4 \"aws:amz:$AWS_REGION:{service}\""
+        )
+    };
+    let object = format!("{} $AWS_ENDPOINT_URL/box/in", own("s3"));
+    let said = printed(&gateway, &object);
+    assert!(said.contains("<Code>ForeignCredentials</Code>") && said.ends_with(" 403"), "{said}");
+    assert!(said.contains("(OWN)") && said.contains("function.toml"), "{said}");
+    assert!(!said.contains("content<") && !said.contains("secret"), "{said}");
+    let head = printed(&gateway, &format!("{} -I $AWS_ENDPOINT_URL/box/in", own("s3")));
+    assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+    let url = "$AWS_ENDPOINT_URL/box/in?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=0";
+    let signed = "&X-Amz-Credential=OWN%2F1%2Fr%2Fs3%2Faws4_request";
+    let said = printed(&gateway, &format!("curl -sS '{url}{signed}'").replace('\'', "\""));
+    assert!(said.contains("<Code>ForeignCredentials</Code>"), "{said}");
+    let tables = "-d '{}' -H 'Content-Type: application/x-amz-json-1.0' \
+                  -H 'X-Amz-Target: DynamoDB_20120810.ListTables' $AWS_ENDPOINT_URL/";
+    let said = printed(&gateway, &format!("{} {tables}", own("dynamodb")));
+    assert!(said.contains("\"__type\":\"ForeignCredentials\"") && said.ends_with(" 403"), "{said}");
+    let form = "-d Action=ListTopics $AWS_ENDPOINT_URL/";
+    let said = printed(&gateway, &format!("{} {form}", own("sns")));
+    assert!(said.contains("<Code>ForeignCredentials</Code>") && said.ends_with(" 403"), "{said}");
+    deploy(&gateway, "shell", "keys = \"ignore\"\n", SHELL.as_bytes());
+    assert_eq!(printed(&gateway, &object), "content 200");
 }
 
 #[test]

@@ -19,7 +19,7 @@ const PYTHON: &str = r#"#!/usr/bin/python3
 import http.client, json, os, socket, threading
 API = os.environ["AWS_LAMBDA_RUNTIME_API"]
 ENDPOINT = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")
-SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=U/20260101/us-east-1/s3/aws4_request, "
+SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=UNLADE/20260101/us-east-1/s3/aws4_request, "
     "SignedHeaders=host, Signature=00"}
 
 def exchange(address, method, path, body=None, headers={}):

@@ -114,6 +114,7 @@ A function.toml; only the handler must be there:
   mode = \"offload\"                # or \"prefetch\", \"sdk\"; \"tcp\"; \"stock\": any service;
                                     # fn.toml says which of these, of packages and of pythons
   writes = \"durable-reply\"        # or \"early-reply\"; \"sync\": a put waits for the store
+  keys = \"refuse\"                 # or \"ignore\": keys in code are not used
   concurrency = 100
   keep_alive = \"10m\"
   hints = [\"models/{/name}.bin\"]  # objects it will read; {/POINTER} into the event

@@ -409,6 +409,9 @@ events! {
     /// A request to a service other than S3 was sent
     HostioServiceRequest(service: CutService) => "unlade_hostio_service_requests",
         "Requests sent to services other than S3, by service.";
+    /// A request to a service other than S3 was signed with keys of the function's own
+    HostioServiceOwnKeys => "unlade_hostio_service_requests_own_keys",
+        "Requests to services other than S3 signed with keys of the function's own.";
     /// A request to a service other than S3 was refused before its role was asked
     HostioServiceRefused(reason: CutRefusal) => "unlade_hostio_service_requests_refused",
         "Requests to services other than S3 refused before they were signed, by reason.";

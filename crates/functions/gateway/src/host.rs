@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, oneshot};
 use unlade_fn_model::isolation::{Image, Isolation, Mode, Origin, Template};
 use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::lifecycle::{Edition, Record, Version};
-use unlade_fn_model::manifest::Backend;
+use unlade_fn_model::manifest::{Backend, OwnKeys};
 use unlade_fn_model::pool::{Action, FunctionId, InstanceId, InvocationId, Pool, Refused, Share};
 use unlade_fn_model::{Manifest, ManifestError};
 use unlade_guest_protocol::control::ControlHead;
@@ -492,6 +492,9 @@ impl Host {
             // The guest refuses clients of any other store, because their calls would be sent to
             // this one.
             set("UNLADE_STORE_ENDPOINT", endpoint);
+        }
+        if manifest.keys == OwnKeys::Ignore {
+            set("UNLADE_KEYS", "ignore");
         }
         environment.extend(manifest.environment.clone());
         let python = manifest.python.as_ref().unwrap_or(&self.config.python);

@@ -8,6 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait};
 
+use crate::endpoint::keys::PLACEHOLDER;
 use crate::output::Output;
 
 /// Where `bootstrap` may lie, in Lambda's order.
@@ -99,7 +100,7 @@ fn endpoint_variables(endpoint: &str) -> Vec<(&'static str, String)> {
     vec![
         ("AWS_ENDPOINT_URL", url.clone()),
         ("AWS_ENDPOINT_URL_S3", url),
-        ("AWS_ACCESS_KEY_ID", "UNLADE".to_owned()),
+        ("AWS_ACCESS_KEY_ID", PLACEHOLDER.to_owned()),
         ("AWS_SECRET_ACCESS_KEY", "the-host-signs".to_owned()),
         ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
         // The host reads the action and the resource from the body.

@@ -13,6 +13,7 @@ use tokio::task::LocalSet;
 use unlade_guest_protocol::{Frame, HandlerStatus, ReplyHead};
 
 use crate::bootstrap::{Bootstrap, Launch};
+use crate::endpoint::Endpoint;
 use crate::http::Answers;
 use crate::instance::Instance;
 use crate::link::{Invoked, Link};
@@ -43,6 +44,7 @@ pub fn run(settled: Settled) -> Result<u8> {
         let mut ended = signal(SignalKind::child())?;
         let runtime_api = TcpListener::bind(RUNTIME_API).await?;
         let endpoint = TcpListener::bind(ENDPOINT).await?;
+        let served = Endpoint::new(link.clone(), &environment);
         let launch =
             Launch { environment, runtime_api: RUNTIME_API.into(), endpoint: ENDPOINT.into() };
         let (sender, mut arrived) = mpsc::unbounded_channel();
@@ -54,14 +56,14 @@ pub fn run(settled: Settled) -> Result<u8> {
                 return service.await.map(|()| 0);
             }
         };
-        let instance = Instance::new(link.clone(), launch, bootstrap);
+        let instance = Instance::new(link, launch, bootstrap);
         let of_runtime_api = Answers {
             state: instance.clone(),
             answer: runtime_api::answer,
             refusal: runtime_api::refusal,
         };
         let of_endpoint =
-            Answers { state: link, answer: endpoint::answer, refusal: endpoint::refusal };
+            Answers { state: served, answer: endpoint::answer, refusal: endpoint::refusal };
         tokio::task::spawn_local(http::serve(runtime_api, of_runtime_api));
         tokio::task::spawn_local(http::serve(endpoint, of_endpoint));
         loop {

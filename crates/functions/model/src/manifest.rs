@@ -41,6 +41,17 @@ pub enum Backend {
     Qemu,
 }
 
+/// The treatment of clients that a function's code makes with keys of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OwnKeys {
+    /// Requests that cannot be signed with them are refused.
+    #[default]
+    Refuse,
+    /// They are not used: the host signs with the rights of the function's role.
+    Ignore,
+}
+
 /// `function.toml`. Every key except the handler has a default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -79,6 +90,9 @@ pub struct Manifest {
     /// When a write is acknowledged, and its caller answered; subordinate to `mode`.
     #[serde(default)]
     pub writes: WriteMode,
+    /// Clients that the code makes with keys of its own.
+    #[serde(default)]
+    pub keys: OwnKeys,
     /// Most instances.
     #[serde(default = "concurrency")]
     pub concurrency: u32,
@@ -152,6 +166,7 @@ impl Manifest {
             isolation: Backend::default(),
             mode: Mode::default(),
             writes: WriteMode::default(),
+            keys: OwnKeys::default(),
             concurrency: concurrency(),
             keep_alive: keep_alive(),
             hints: Vec::new(),
@@ -324,12 +339,13 @@ mod tests {
     #[test]
     fn everything_can_be_said() {
         let text = "handler = \"a/b.handler\"\ntenant = \"t\"\nmemory = \"256MiB\"\nscratch = \"1GiB\"\ntimeout = \"5s\"\n\
-            isolation = \"qemu\"\nmode = \"prefetch\"\nwrites = \"early-reply\"\nconcurrency = 2\n\
+            isolation = \"qemu\"\nmode = \"prefetch\"\nwrites = \"early-reply\"\nkeys = \"ignore\"\nconcurrency = 2\n\
             keep_alive = \"1m\"\nhints = [\"models/{/name}\"]\npackages = [\"/opt/x\"]\n\
             [preload]\nhandler = false\nmodules = [\"json\"]\n[environment]\nA = \"b\"\n\
             [[role.statements]]\neffect = \"allow\"\nactions = [\"s3:*\"]\nresources = [\"in/*\"]\n";
         let manifest = parsed(text).unwrap();
         assert_eq!(manifest.isolation, Backend::Qemu);
+        assert_eq!(manifest.keys, OwnKeys::Ignore);
         assert_eq!(manifest.write_mode(), WriteMode::Sync, "the mode decides");
         let again: Manifest = toml::from_str(&toml::to_string(&manifest).unwrap()).unwrap();
         assert_eq!(again, manifest);
@@ -360,6 +376,7 @@ mod tests {
             ("handler = \"a.b\"\nrole = { a = 1 }", "role"),
             ("handler = \"a.b\"\n[environment]\nUNLADE_CHANNEL_FD = \"3\"", "environment"),
             ("handler = \"a.b\"\nmod = \"sdk\"", "mod"),
+            ("handler = \"a.b\"\nkeys = \"use\"", "keys"),
             ("handler = \"a.b\"\nruntime = \"java\"", "runtime"),
             ("handler = \"a b\"\nruntime = \"provided\"", "handler"),
             ("handler = \"b\"\nruntime = \"provided\"\nisolation = \"qemu\"", "isolation"),

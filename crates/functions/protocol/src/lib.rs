@@ -9,7 +9,7 @@
 //! - [`frame`]: the channel between guest and host: greeting, wake-ups, invocations;
 //! - [`region`]: the header of the shared memory, and the offsets of its words;
 //! - [`descriptor`]: submissions and completions, 64 bytes each;
-//! - [`request`]: the text of REQUEST and of its answer;
+//! - [`request`]: the text of REQUEST and of its answer; [`request_keys`]: keys in it;
 //! - [`invocation`]: heads of INVOKE and REPLY.
 //!
 //! ```
@@ -54,12 +54,15 @@ pub mod frame;
 pub mod invocation;
 pub mod region;
 pub mod request;
+mod request_error;
+pub mod request_keys;
 
 pub use descriptor::{Completion, Operation, Status, Submission};
 pub use frame::{Deframer, Frame};
 pub use invocation::{CallContext, HandlerStatus, InvokeHead, ReplyHead};
 pub use region::{Extent, Header, Layout};
-pub use request::{AnswerHead, RequestError, RequestHead, RequestMethod};
+pub use request::{AnswerHead, RequestHead, RequestMethod};
+pub use request_error::RequestError;
 
 use unlade_bytes::DecodeError;
 

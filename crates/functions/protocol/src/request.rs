@@ -8,6 +8,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::split_head;
+use crate::request_error::RequestError;
+use crate::request_keys::RequestKeys;
 
 /// Most bytes of the text of a REQUEST.
 pub const TEXT_BYTES_MAX: usize = 96 * 1024;
@@ -54,51 +56,6 @@ const FIELDS_OF_THE_HOST: &[&str] = &[
 ];
 /// Beginnings of names of header fields that the host makes, or that address a metadata service.
 const FIELDS_OF_THE_HOST_BEGIN: &[&str] = &["x-unlade-", "x-forwarded-", "x-aws-ec2-metadata-"];
-
-/// The reason why the text of a REQUEST is refused. The guest is at fault.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RequestError {
-    /// It is not JSON of this form.
-    Form(String),
-    /// A part is longer than its limit.
-    TooLong {
-        /// The part.
-        what: &'static str,
-        /// The limit, in bytes or entries.
-        limit: usize,
-    },
-    /// A part has characters or a form that it must not have.
-    Malformed(&'static str),
-    /// A header field belongs to the host.
-    Field(String),
-    /// The bytes after the text are not as announced.
-    Inline {
-        /// The length found.
-        found: usize,
-        /// The length announced.
-        due: u64,
-    },
-}
-
-impl std::fmt::Display for RequestError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            RequestError::Form(why) => write!(f, "the request's text: {why}"),
-            RequestError::TooLong { what, limit } => {
-                write!(f, "the request's {what}: more than {limit}")
-            }
-            RequestError::Malformed(what) => write!(f, "the request's {what} is malformed"),
-            RequestError::Field(name) => {
-                write!(f, "the header field {name} is the host's: leave it out")
-            }
-            RequestError::Inline { found, due } => {
-                write!(f, "{found} bytes after the request's text, {due} announced")
-            }
-        }
-    }
-}
-
-impl std::error::Error for RequestError {}
 
 /// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,6 +133,9 @@ pub struct RequestHead {
     /// True if the function's client does not sign.
     #[serde(default)]
     pub unsigned: bool,
+    /// The keys that sign, if the function's client has some of its own; the host's if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<RequestKeys>,
     /// Longest silence of the service in milliseconds, as the function's client has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_timeout_ms: Option<u64>,
@@ -196,6 +156,7 @@ impl RequestHead {
             body_bytes: 0,
             inline: false,
             unsigned: false,
+            credentials: None,
             read_timeout_ms: None,
         }
     }
@@ -255,6 +216,9 @@ impl RequestHead {
         within("query", self.query.len(), QUERY_BYTES_MAX)?;
         if !self.query.bytes().all(is_of_target) || self.query.contains('#') {
             return Err(RequestError::Malformed("query"));
+        }
+        if let Some(keys) = &self.credentials {
+            keys.check()?;
         }
         self.check_fields()
     }
@@ -361,6 +325,7 @@ mod tests {
             body_bytes: 2,
             inline: true,
             unsigned: false,
+            credentials: None,
             read_timeout_ms: None,
         }
     }
@@ -472,6 +437,28 @@ mod tests {
             let (service, region) = (service.to_owned(), region.to_owned());
             let found = decoded(&RequestHead { service, region, ..head() });
             assert!(matches!(found, Err(RequestError::Malformed(_))));
+        }
+    }
+
+    #[test]
+    fn keys_of_the_functions_own_come_whole_or_not_at_all() {
+        let keys = RequestKeys {
+            access_key_id: "AKID".into(),
+            secret_access_key: "hidden".into(),
+            session_token: Some("token".into()),
+        };
+        let own = RequestHead { credentials: Some(keys.clone()), ..head() };
+        assert_eq!(decoded(&own), Ok(own.clone()));
+        let shown = format!("{own:?}");
+        assert!(!shown.contains("AKID") && !shown.contains("hidden") && !shown.contains("token"));
+        let long = RequestKeys { session_token: Some("t".repeat(8193)), ..keys };
+        let found = decoded(&RequestHead { credentials: Some(long), ..head() });
+        assert!(matches!(found, Err(RequestError::TooLong { what: "session token", .. })));
+        for half in ["{}", r#"{"access_key_id":"a"}"#, r#"{"secret_access_key":"a"}"#, "7"] {
+            let text = String::from_utf8(RequestHead { inline: false, ..head() }.to_json());
+            let text = text.unwrap().replacen('{', &format!("{{\"credentials\":{half},"), 1);
+            let found = RequestHead::decode(text.as_bytes());
+            assert!(matches!(found, Err(RequestError::Form(_))), "{half}");
         }
     }
 

@@ -6,6 +6,7 @@ const { decode } = require("./response");
 const { encode, isKnown } = require("./request");
 const { ATTEMPTS, BUDGET, repeat } = require("./retry");
 const { EXPORTS, OPERATION, PLACE, SDK } = require("./marks");
+const keys = require("../keys");
 const transport = require("./transport");
 
 // Members of a configuration that the stub understands, by the values that it does.
@@ -30,6 +31,7 @@ function isOurs(config) {
     transport.endpoint() !== undefined &&
     Boolean(config.region ?? process.env.AWS_REGION) &&
     !VARIABLES.some((name) => process.env[name]) &&
+    keys.areThoseOfTheStart() &&
     Object.entries(config).every(([name, value]) => value === undefined || SETTINGS[name]?.(value))
   );
 }
@@ -43,6 +45,7 @@ function clientClass(own, errorOf, exported) {
     #region;
     #budget = { left: BUDGET };
     #real;
+    #hasSent = false;
 
     constructor(config = {}) {
       this.#given = { ...config };
@@ -100,6 +103,11 @@ function clientClass(own, errorOf, exported) {
 
     async #send(command, options = {}) {
       const { abortSignal, ...others } = options;
+      // The SDK reads the environment's keys at the first call.
+      if (!this.#hasSent && !keys.areThoseOfTheStart()) {
+        this.#real ??= this.#make();
+      }
+      this.#hasSent = true;
       const operation = command?.[OPERATION];
       const isOwn = operation !== undefined && Object.keys(others).length === 0;
       if (this.#real || !isOwn || !isKnown(operation, command.input)) {

@@ -203,6 +203,105 @@ def sts_identities(t):
     t.attempt("policy", sts.get_federation_token, Name="a" * 40)
 
 
+REGION = "us-east-1"
+
+
+def assumed(t, account):
+    """The keys of a role of another account."""
+    role = "arn:aws:iam::%s:role/r" % account
+    found = t.client("sts").assume_role(RoleArn=role, RoleSessionName="session")["Credentials"]
+    return {
+        "aws_access_key_id": found["AccessKeyId"],
+        "aws_secret_access_key": found["SecretAccessKey"],
+        "aws_session_token": found["SessionToken"],
+    }
+
+
+def core(t):
+    """A session of botocore."""
+    import botocore.session
+
+    return botocore.session.get_session()
+
+
+@case
+def keys_of_another_account(t):
+    other = assumed(t, "111111111111")
+    mine, others = t.client("sqs"), t.client("sqs", **other)
+    t.see("mine", mine.create_queue(QueueName="work"))
+    url = t.see("other", others.create_queue(QueueName="work"))["QueueUrl"]
+    t.see("send", others.send_message(QueueUrl=url, MessageBody="of the other"))
+    for client in (mine, others):
+        found = client.get_queue_url(QueueName="work")["QueueUrl"]
+        t.see("url", found.rpartition("/")[0].rpartition("/")[2])
+        t.see("messages", client.receive_message(QueueUrl=found).get("Messages"))
+    table(t)
+    db = t.client("dynamodb", **other)
+    t.see("tables", [t.client("dynamodb").list_tables()["TableNames"], db.list_tables()["TableNames"]])
+    t.attempt("absent", db.get_item, TableName="orders", Key={"id": {"S": "a"}})
+    found = t.boto3.resource("sqs", region_name=REGION, **other).get_queue_by_name(QueueName="work")
+    t.see("resource", found.attributes["QueueArn"])
+
+
+def account_of(t, client):
+    """The account whose keys a client has."""
+    return t.see("account", client.get_caller_identity())["Account"]
+
+
+@case
+def keys_of_sessions(t):
+    other = assumed(t, "222222222222")
+    three = list(other.values())
+    session = t.boto3.Session(region_name=REGION, **other)
+    account_of(t, session.client("sts"))
+    t.see("credentials", session.get_credentials().access_key == three[0])
+    account_of(t, core(t).create_client("sts", region_name=REGION, **other))
+    set_by_hand = core(t)
+    set_by_hand.set_credentials(*three)
+    account_of(t, set_by_hand.create_client("sts", region_name=REGION))
+    account_of(t, t.boto3.Session(botocore_session=set_by_hand, region_name=REGION).client("sts"))
+    account_of(t, t.client("sts"))
+    # The client's keys come before its session's.
+    account_of(t, session.client("sts", **assumed(t, "333333333333")))
+
+
+@case
+def keys_that_change(t):
+    import datetime
+
+    from botocore.credentials import RefreshableCredentials
+
+    fetched = []
+
+    def refresh():
+        keys = assumed(t, "%012d" % (4 + len(fetched)))
+        fetched.append(keys["aws_access_key_id"])
+        minute = datetime.timedelta(minutes=-1 if len(fetched) == 1 else 60)
+        return {
+            "access_key": keys["aws_access_key_id"],
+            "secret_key": keys["aws_secret_access_key"],
+            "token": keys["aws_session_token"],
+            "expiry_time": (datetime.datetime.now(datetime.timezone.utc) + minute).isoformat(),
+        }
+
+    class Provider:
+        def load_credentials(self):
+            return RefreshableCredentials.create_from_metadata(refresh(), refresh, "own")
+
+    session = core(t)
+    session.register_component("credential_provider", Provider())
+    client = session.create_client("sts", region_name=REGION)
+    account_of(t, client)
+    account_of(t, client)
+    t.see("fetched", len(fetched))
+
+
+@case
+def keys_that_are_half(t):
+    t.attempt("secret", t.client, service="sqs", aws_access_key_id="k")
+    t.attempt("id", t.client, service="sqs", aws_secret_access_key="s")
+
+
 @case
 def secretsmanager_secrets(t):
     secrets = t.client("secretsmanager")

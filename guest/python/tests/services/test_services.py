@@ -64,13 +64,14 @@ class Functions:
         more = configured(server.endpoint, services)
         self.worker = hosts.Worker("http://127.0.0.1:1", more=more, policy=policy)
 
-    def run(self, code):
+    def run(self, code, **more):
         """The output of code, which has the stub's boto3."""
         return self.run_at_once(code)[0]
 
     def run_at_once(self, *codes):
         """The outputs of codes, each in a process of its own."""
         env = hosts.environment()
+        env.update(more)
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             del env[name]
         env["PYTHONPATH"] = os.path.dirname(os.path.dirname(HERE))
@@ -117,6 +118,75 @@ def denied(scripted_services):
     found = Functions(scripted_services.server, ["dynamodb", "lambda", "sns", "sqs"], policy)
     yield found
     found.close()
+
+
+ACCOUNTS = """
+import boto3
+from botocore.exceptions import ClientError
+region = dict(region_name="us-east-1")
+role = "arn:aws:iam::111111111111:role/r"
+sts = boto3.client("sts", **region)
+keys = sts.assume_role(RoleArn=role, RoleSessionName="session")["Credentials"]
+own = dict(aws_access_key_id=keys["AccessKeyId"], aws_secret_access_key=keys["SecretAccessKey"],
+           aws_session_token=keys["SessionToken"])
+for client in (boto3.client("sts", **own, **region), boto3.Session(**own).client("sts", **region)):
+    print(client.get_caller_identity()["Account"])
+print(boto3.Session(**own).get_credentials() is None)
+sqs = boto3.client("sqs", **own, **region)
+for name in ("work", "other"):
+    try:
+        print(sqs.create_queue(QueueName=name)["QueueUrl"].split("/")[-2])
+    except ClientError as error:
+        print(error.response["Error"]["Code"], "sqs:CreateQueue" in str(error))
+"""
+
+
+@pytest.fixture
+def of_two_accounts(moto_services):
+    """With a role that allows one queue by its name."""
+    moto_services.server.reset()
+    statements = [
+        {"effect": "allow", "actions": ["sts:*"], "resources": ["*"]},
+        {"effect": "allow", "actions": ["sqs:CreateQueue"], "resources": ["work"]},
+    ]
+    found = Functions(moto_services.server, ["sqs", "sts"], {"statements": statements})
+    yield found
+    found.close()
+
+
+def test_the_role_is_asked_whatever_keys_sign(of_two_accounts):
+    said = of_two_accounts.run(ACCOUNTS).splitlines()
+    assert said[:4] == ["111111111111", "111111111111", "False", "111111111111"]
+    assert said[4].endswith("True") and "AccessDenied" in said[4], said
+
+
+def test_ignored_keys_are_those_of_the_host(of_two_accounts):
+    said = of_two_accounts.run(ACCOUNTS, UNLADE_KEYS="ignore").splitlines()
+    assert said[:4] == ["123456789012", "123456789012", "True", "123456789012"]
+
+
+def test_keys_that_the_code_puts_into_the_environment_sign(of_two_accounts):
+    code = ACCOUNTS.partition("for client")[0] + """
+import os
+os.environ.update(zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+                      own.values()))
+print(boto3.Session().client("sts", **region).get_caller_identity()["Account"])
+print(sts.get_caller_identity()["Account"])
+"""
+    assert of_two_accounts.run(code).split() == ["111111111111", "123456789012"]
+
+
+def test_keys_that_fit_no_header_field_are_refused_and_not_shown(of_two_accounts):
+    code = """
+import boto3
+for key, secret in (("a b", "hidden"), ("a", "hidden\\r\\n"), ("k" * 129, "hidden"), ("a", "hidden\u00e9")):
+    keys = dict(aws_access_key_id=key, aws_secret_access_key=secret)
+    try:
+        boto3.client("sts", region_name="us-east-1", **keys).get_caller_identity()
+    except Exception as error:
+        print(error.code, "access key" in str(error), "hidden" in str(error))
+"""
+    assert of_two_accounts.run(code).splitlines() == ["Invalid True False"] * 4
 
 
 GET = """

@@ -48,6 +48,7 @@ pub async fn answer(
         body_bytes: 0,
         inline: false,
         unsigned: false,
+        credentials: None,
         read_timeout_ms: None,
     };
     let text = match serde_json::to_value(&text) {
@@ -138,7 +139,7 @@ fn shown(answer: Answer, is_form: bool) -> Response<Body> {
 }
 
 /// An error in the form of the request's protocol: XML for forms, JSON for all others.
-fn error(status: u16, code: &str, message: &str, is_form: bool) -> Response<Body> {
+pub fn error(status: u16, code: &str, message: &str, is_form: bool) -> Response<Body> {
     if is_form {
         let fields = vec![("content-type".to_owned(), "text/xml".to_owned())];
         let error = unlade_s3::served::response::query_error(code, message);

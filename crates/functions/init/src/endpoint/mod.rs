@@ -2,6 +2,7 @@
 //! signature of a request is a placeholder, and tells service and region.
 //!
 //! - [`scope`]: service and region; [`chunked`] and `body`: the body;
+//! - `keys`: refusal of requests that are signed with keys of the function's own;
 //! - `dispatch`: S3, or another service;
 //! - `s3`: calls of S3, by the tables of `unlade-s3`; `forward`: requests to all other services;
 //! - `reply`: responses.
@@ -10,8 +11,9 @@ mod body;
 pub mod chunked;
 mod dispatch;
 mod forward;
+pub(crate) mod keys;
 mod reply;
 mod s3;
 pub mod scope;
 
-pub(crate) use self::dispatch::{answer, refusal};
+pub(crate) use self::dispatch::{Endpoint, answer, refusal};

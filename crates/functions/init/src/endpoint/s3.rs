@@ -130,7 +130,8 @@ fn without(body: Vec<u8>, is_left_out: bool) -> Bytes {
     if is_left_out { Bytes::new() } else { body.into() }
 }
 
-fn error(status: u16, code: &str, message: &str, is_head: bool) -> Response<Body> {
+/// An error of S3.
+pub fn error(status: u16, code: &str, message: &str, is_head: bool) -> Response<Body> {
     let fields = vec![("content-type".to_owned(), XML.to_owned())];
     let body = without(shown::error(code, message), is_head);
     response(status, fields, http::full(body))

@@ -5,6 +5,8 @@
 pub enum Scope {
     /// Signature Version 4.
     Signed {
+        /// The access key.
+        key: String,
         /// The service's name in signatures.
         service: String,
         /// The region.
@@ -57,36 +59,40 @@ fn of_query(query: &str) -> Scope {
 
 /// `KEY/DATE/REGION/SERVICE/aws4_request`; a key may have slashes.
 fn of_credential(credential: &str) -> Option<Scope> {
-    let mut parts = credential.rsplit('/');
-    let (end, service, region, _date, _key) =
+    let mut parts = credential.rsplitn(5, '/');
+    let (end, service, region, _date, key) =
         (parts.next()?, parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let is_word = |word: &str| {
         (1..=WORD_BYTES_MAX).contains(&word.len())
             && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
     };
     let is_scope = end == "aws4_request" && is_word(service) && is_word(region);
-    is_scope.then(|| Scope::Signed { service: service.to_owned(), region: region.to_owned() })
+    is_scope.then(|| Scope::Signed {
+        key: key.to_owned(),
+        service: service.to_owned(),
+        region: region.to_owned(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn signed(service: &str, region: &str) -> Scope {
-        Scope::Signed { service: service.to_owned(), region: region.to_owned() }
+    fn signed(key: &str, service: &str, region: &str) -> Scope {
+        Scope::Signed { key: key.into(), service: service.into(), region: region.into() }
     }
 
     #[test]
     fn the_scope_is_in_the_field_or_in_the_query() {
         let field = "AWS4-HMAC-SHA256 Credential=AK/20260102/eu-west-1/dynamodb/aws4_request, \
                      SignedHeaders=host;x-amz-date, Signature=00";
-        assert_eq!(of(Some(field), ""), signed("dynamodb", "eu-west-1"));
+        assert_eq!(of(Some(field), ""), signed("AK", "dynamodb", "eu-west-1"));
         let tight =
             "AWS4-HMAC-SHA256 SignedHeaders=host,Credential=A/B/1/r/s3/aws4_request,Signature=0";
-        assert_eq!(of(Some(tight), ""), signed("s3", "r"));
+        assert_eq!(of(Some(tight), ""), signed("A/B", "s3", "r"));
         let query =
             "a=b&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AK%2F1%2Fr%2Fs3%2Faws4_request";
-        assert_eq!(of(None, query), signed("s3", "r"));
+        assert_eq!(of(None, query), signed("AK", "s3", "r"));
         assert_eq!(of(None, "list-type=2"), Scope::Unsigned);
     }
 

@@ -1,5 +1,6 @@
 //! The client of services: routes, keys, and exchanges over kept connections.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
@@ -46,7 +47,9 @@ pub struct Route<'a> {
     pub origin: Origin,
     /// The scope of the signature.
     pub scope: (String, &'static str),
-    keys: Option<&'a Keys>,
+    /// True if keys of the function's own sign it.
+    pub has_own_keys: bool,
+    keys: Option<Cow<'a, Keys>>,
 }
 
 impl std::fmt::Debug for Services {
@@ -122,12 +125,14 @@ impl Services {
                 return Err(Refusal::new(CutRefusal::Endpoint, why));
             }
         };
-        let keys = keys.filter(|_| !head.unsigned);
+        let own = head.credentials.as_ref().map(|keys| Cow::Owned(Keys::from(keys)));
+        let has_own_keys = own.is_some() && !head.unsigned;
+        let keys = own.or(keys.map(Cow::Borrowed)).filter(|_| !head.unsigned);
         if service.needs_v4a && keys.is_some() {
             let why = format!("{} needs Signature Version 4a, which the host lacks", service.name);
             return Err(Refusal::new(CutRefusal::Endpoint, why));
         }
-        Ok(Route { origin, scope: (region, service.signing), keys })
+        Ok(Route { origin, scope: (region, service.signing), has_own_keys, keys })
     }
 
     /// Sends a request once. A silence of the service longer than that of the function's client, or
@@ -171,7 +176,7 @@ fn written(route: &Route<'_>, head: &RequestHead, body: &Body) -> Result<Vec<u8>
     if has_body || !matches!(head.method, RequestMethod::Get | RequestMethod::Head) {
         headers.push(("content-length".to_owned(), body.bytes().len().to_string()));
     }
-    if let Some(keys) = route.keys {
+    if let Some(keys) = &route.keys {
         let url = route.origin.url(&target);
         let scope = Scope { region: &route.scope.0, service: route.scope.1 };
         let request = (method, url.as_str(), &headers[..]);
@@ -206,6 +211,7 @@ mod tests {
     use super::super::services::find;
     use super::super::told::tests::head;
     use super::*;
+    use unlade_guest_protocol::request_keys::RequestKeys;
     use unlade_testkit::cases;
 
     fn services(text: &str) -> Services {
@@ -268,6 +274,32 @@ mod tests {
         head.unsigned = true;
         let plain = text(&head);
         assert!(!plain.contains("authorization") && plain.contains("x-a: b"), "{plain}");
+    }
+
+    #[test]
+    fn keys_of_the_functions_own_sign_in_place_of_the_hosts() {
+        let of = |keys: &str| format!("{keys}[endpoint.sqs]\nurl = \"http://127.0.0.1:1\"\n");
+        let anonymous = "credentials = { from = \"anonymous\" }\n";
+        let own = Some(RequestKeys {
+            access_key_id: "OWN".into(),
+            secret_access_key: "c".into(),
+            session_token: Some("t".into()),
+        });
+        for keys in [KEYS, anonymous] {
+            let services = services(&of(keys));
+            let mut head = head("sqs", "", &[]);
+            let text = |head: &RequestHead| {
+                let route = services.route(find("sqs").unwrap(), head).unwrap();
+                String::from_utf8(written(&route, head, &Body::default()).unwrap()).unwrap()
+            };
+            assert_eq!(text(&head).contains("Credential=a/"), keys == KEYS);
+            head.credentials = own.clone();
+            let signed = text(&head);
+            assert!(signed.contains("Credential=OWN/"), "{signed}");
+            assert!(signed.contains("\r\nx-amz-security-token: t\r\n"), "{signed}");
+            head.unsigned = true;
+            assert!(!text(&head).contains("Credential="));
+        }
     }
 
     /// Whatever a decoded head has: the written head is one request to the route's host.

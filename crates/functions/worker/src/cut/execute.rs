@@ -98,6 +98,9 @@ pub async fn exchange(
     let route = services.route(service, head)?;
     tenant.meter.add(Event::HostioServiceRequest(label(&head.service)));
     tenant.meter.add_n(Event::HostioBytesOut, body.bytes().len() as u64);
+    if route.has_own_keys {
+        tenant.meter.add(Event::HostioServiceOwnKeys);
+    }
     let limit = tenant.limits.call_timeout;
     let sent = tokio::time::timeout(limit, services.send(&route, head, body, limit)).await;
     let late = |_| Failed::host(HostCode::Timeout, format!("no answer within {limit:?}"));

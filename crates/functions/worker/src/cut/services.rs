@@ -216,6 +216,7 @@ mod tests {
             body_bytes: 0,
             inline: false,
             unsigned: false,
+            credentials: None,
             read_timeout_ms: None,
         }
     }

@@ -181,6 +181,7 @@ pub(crate) mod tests {
             body_bytes: 0,
             inline: false,
             unsigned: false,
+            credentials: None,
             read_timeout_ms: None,
         }
     }

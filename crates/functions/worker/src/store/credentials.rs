@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use aws_credential_types::Credentials;
 use serde::Deserialize;
+use unlade_guest_protocol::request_keys::RequestKeys;
 
 /// Largest profile file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -62,6 +63,16 @@ pub struct Keys {
     pub secret_access_key: Secret,
     /// The token of a session.
     pub session_token: Option<Secret>,
+}
+
+impl From<&RequestKeys> for Keys {
+    fn from(keys: &RequestKeys) -> Keys {
+        Keys {
+            access_key_id: keys.access_key_id.clone(),
+            secret_access_key: Secret(keys.secret_access_key.clone()),
+            session_token: keys.session_token.clone().map(Secret),
+        }
+    }
 }
 
 impl Keys {

@@ -180,6 +180,50 @@ fn a_request_that_no_role_allows_is_not_sent() {
     assert_eq!(ask(&mut guest, json!({})).meta["http_status"], 200);
 }
 
+/// The host's keys are not in it; the role is asked as for any request.
+#[test]
+fn keys_of_the_functions_own_sign_and_the_role_is_asked() {
+    let (address, asked) = script(vec![response(200, "", "{}"), response(200, "", "{}")]);
+    let mut bed = bed_at(address, &["dynamodb"]);
+    let own = json!([
+        {"effect": "allow", "actions": ["dynamodb:GetItem"], "resources": ["table/orders"]}]);
+    bed.gateway.role(2, json!({ "statements": own }));
+    let mut guest = bed.gateway.attach(2);
+    let keys = |id: &str, secret: &str, token: Value| {
+        json!({"credentials":
+            {"access_key_id": id, "secret_access_key": secret, "session_token": token}})
+    };
+    let came = ask(&mut guest, keys("OWN", "own/secret", json!("own-token")));
+    assert_eq!((came.status, came.meta["http_status"].as_u64()), (Status::Done, Some(200)));
+    let seen = asked.recv().unwrap().head;
+    assert!(seen.contains("Credential=OWN/") && !seen.contains(ID), "{seen}");
+    assert!(seen.contains("\r\nx-amz-security-token: own-token\r\n"), "{seen}");
+    assert!(!seen.contains("own/secret"), "{seen}");
+    assert_eq!(bed.meter.value(Event::HostioServiceOwnKeys), 1);
+    // Another table than the role's.
+    let call =
+        guest.begin_request(get_item(keys("OWN", "s", Value::Null)), b"{\"TableName\":\"t\"}");
+    let came = guest.end(call);
+    assert_eq!(came.meta["http_status"], 400);
+    assert!(String::from_utf8_lossy(&came.body).contains("AccessDeniedException"));
+    // Keys that are none are refused by name, and not shown.
+    for (more, what) in [
+        (keys("a b", "hidden", Value::Null), "access key"),
+        (keys("a", "hidden\r\n", Value::Null), "secret access key"),
+        (keys("a", "hidden", json!("t".repeat(8193))), "session token"),
+    ] {
+        let came = ask(&mut guest, more);
+        assert_eq!((came.status, came.code()), (Status::HostError, "Invalid"));
+        let said = came.meta.to_string();
+        assert!(said.contains(what) && !said.contains("hidden"), "{said}");
+    }
+    assert!(asked.try_recv().is_err(), "nothing else was sent");
+    // The next one without keys is signed by the host.
+    assert_eq!(ask(&mut guest, json!({})).meta["http_status"], 200);
+    assert!(asked.recv().unwrap().head.contains(&format!("Credential={ID}/")));
+    assert_eq!(bed.meter.value(Event::HostioServiceOwnKeys), 1);
+}
+
 #[test]
 fn each_service_is_counted_and_reaches_its_endpoint() {
     let names: Vec<_> = CutService::ALL.iter().map(|service| service.as_str()).collect();

@@ -273,11 +273,11 @@ def no_region(t):
 
 
 @case()
-def credentials_in_code(t):
+def credentials_from_elsewhere(t):
     client = t.boto3.client(
         "s3",
-        aws_access_key_id="a",
-        aws_secret_access_key="b",
+        aws_access_key_id=None,
+        aws_secret_access_key=None,
         region_name="us-east-1",
         use_ssl=False,
         verify=False,
