@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::changeset::ExecutionStatus;
 use crate::functions::is_same;
+use crate::graph::{self, Uses};
 use crate::operation::{Doomed, Operation, OperationKind, Outcome, Phase, Stale, Undo, Work};
 use crate::plan::update;
 use crate::stack::{Instance, OnFailure, Stack, Status};
@@ -201,18 +202,17 @@ impl Stack {
         }
         operation.doomed.retain(|doomed| !doomed.instance.physical_id.is_empty());
         self.set_blocked_aside(operation, now_ms);
-        let used: BTreeSet<u64> = operation
-            .doomed
-            .iter()
-            .flat_map(|doomed| doomed.instance.uses.iter().copied())
-            .collect();
-        let serials = || operation.doomed.iter().map(|doomed| doomed.instance.serial).enumerate();
-        let free = serials().filter(|(_, serial)| !used.contains(serial)).max_by_key(|(_, s)| *s);
-        // A failed way back may leave a circle: the newest one goes first.
-        let Some((at, _)) = free.or_else(|| serials().max_by_key(|(_, serial)| *serial)) else {
+        let doomed = operation.doomed.iter().map(|doomed| &doomed.instance);
+        let uses: Uses<u64> = doomed.map(|one| (one.serial, one.uses.clone())).collect();
+        let Some((serial, is_free)) = graph::removable(&uses) else {
             operation.phase = Phase::Finish;
             return None;
         };
+        let is_used = operation.stuck.iter().any(|stuck| stuck.uses.contains(&serial));
+        if !is_free || is_used {
+            operation.circular.insert(serial);
+        }
+        let at = operation.doomed.iter().position(|doomed| doomed.instance.serial == serial)?;
         let mut instance = operation.doomed.remove(at).instance;
         self.mark(&mut instance, Status::DeleteInProgress, None, now_ms);
         let (physical_id, properties) = (instance.physical_id.clone(), instance.properties.clone());
@@ -221,7 +221,10 @@ impl Stack {
 
     /// Sets aside what is used by resources that stay.
     fn set_blocked_aside(&mut self, operation: &mut Operation, now_ms: u64) {
-        let staying = self.resources.values().chain(&operation.stuck);
+        // One of a circle does not hold the others up: else none of them could ever go.
+        let is_last = |instance: &&Instance| !operation.circular.contains(&instance.serial);
+        let stuck = operation.stuck.iter().filter(is_last);
+        let staying = self.resources.values().chain(stuck);
         let mut used: BTreeSet<u64> =
             staying.flat_map(|instance| instance.uses.iter().copied()).collect();
         let mut open: Vec<u64> = used.iter().copied().collect();

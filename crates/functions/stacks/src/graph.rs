@@ -40,6 +40,39 @@ pub fn order<T: Ord + Clone>(uses: &Uses<T>) -> Result<Vec<T>, Vec<T>> {
     }
 }
 
+/// The node to remove next: the largest one that no other uses, and true; if there are circles only, the
+/// largest one of a circle that no node outside of it uses, and false. `None` if there are no nodes.
+pub fn removable<T: Ord + Clone>(uses: &Uses<T>) -> Option<(T, bool)> {
+    let used = |(user, used): (&T, &BTreeSet<T>)| {
+        used.iter().filter(|one| *one != user).cloned().collect::<Vec<_>>()
+    };
+    let used: BTreeSet<T> = uses.iter().flat_map(used).collect();
+    if let Some(free) = uses.keys().rev().find(|node| !used.contains(*node)) {
+        return Some((free.clone(), true));
+    }
+    let reached: BTreeMap<&T, BTreeSet<&T>> =
+        uses.keys().map(|node| (node, reach(uses, node))).collect();
+    // Each node that reaches it is reached from it.
+    let is_first = |node: &&T| {
+        let mut users = reached.iter().filter(|(_, reached)| reached.contains(*node));
+        users.all(|(user, _)| reached[*node].contains(*user))
+    };
+    uses.keys().rev().find(is_first).map(|node| (node.clone(), false))
+}
+
+/// The nodes that a node uses, by others too, and itself.
+fn reach<'a, T: Ord>(uses: &'a Uses<T>, node: &'a T) -> BTreeSet<&'a T> {
+    let (mut found, mut open) = (BTreeSet::from([node]), vec![node]);
+    while let Some(node) = open.pop() {
+        for used in uses.get(node).into_iter().flatten() {
+            if uses.contains_key(used) && found.insert(used) {
+                open.push(used);
+            }
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use unlade_testkit::cases;
@@ -70,6 +103,33 @@ mod tests {
                     assert!(before.contains(one), "{node} before {one}: {uses:?}");
                 }
             }
+        });
+    }
+
+    #[test]
+    fn users_are_removed_before_what_they_use() {
+        cases(200, |random| {
+            let count = random.below(10_u32);
+            let has_circles = random.percent(50);
+            let mut uses: Uses<u32> = Uses::new();
+            for node in 0..count {
+                let limit = if has_circles { count } else { node };
+                uses.insert(node, (0..limit).filter(|_| random.percent(20)).collect());
+            }
+            let full = uses.clone();
+            while let Some((node, is_free)) = removable(&uses) {
+                let users =
+                    uses.iter().filter(|(user, used)| **user != node && used.contains(&node));
+                let users: Vec<u32> = users.map(|(user, _)| *user).collect();
+                assert_eq!(users.is_empty(), is_free, "{node} of {full:?}");
+                assert!(has_circles || is_free, "{node} of {full:?}");
+                // A user of one that is not free is in a circle with it.
+                for user in users {
+                    assert!(reach(&uses, &node).contains(&user), "{node} before {user}: {full:?}");
+                }
+                uses.remove(&node);
+            }
+            assert!(uses.is_empty());
         });
     }
 

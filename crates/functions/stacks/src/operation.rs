@@ -170,6 +170,8 @@ pub struct Operation {
     pub(crate) doomed: Vec<Doomed>,
     /// Resources that could not be deleted.
     pub(crate) stuck: Vec<Instance>,
+    /// The numbers of those that were to be deleted although others use them.
+    pub(crate) circular: BTreeSet<u64>,
     /// The action that was handed out, and the resource as it becomes.
     pub(crate) pending: Option<(Action, Instance)>,
     pub(crate) step_next: u64,

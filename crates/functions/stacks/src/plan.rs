@@ -154,6 +154,7 @@ impl Stack {
             journal: Vec::new(),
             doomed: Vec::new(),
             stuck: Vec::new(),
+            circular: BTreeSet::new(),
             pending: None,
             step_next: 1,
             failed: Vec::new(),

@@ -9,7 +9,6 @@ use unlade_fn_stacks::query;
 #[test]
 fn seeds_with_one_byte_changed_are_survived() {
     for (target, name, content) in stacks::seeds() {
-        std::fs::create_dir_all(&d).unwrap();
         let run = match target {
             "stack_template" => stacks::stack_template,
             _ => stacks::stack_request,
