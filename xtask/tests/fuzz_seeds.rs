@@ -138,7 +138,8 @@ fn seeds_pass_the_first_check() {
         _ => true,
     };
     for (target, name, content) in seeds::all() {
-        let meant_to_fail = ["te-cl", "fold", "twice", "circle", "member-twice"].contains(&name.as_str());
+        let meant_to_fail =
+            ["te-cl", "fold", "twice", "circle", "member-twice"].contains(&name.as_str());
         assert_eq!(accepted(target, &content), !meant_to_fail, "{target}/{name}");
     }
 }

@@ -30,9 +30,12 @@ pub struct Export {
 /// The exports of all stacks, by name.
 pub type Exports = BTreeMap<String, Export>;
 
+/// The value of a resource: `Ref` without an attribute, else `Fn::GetAtt`.
+type Values<'a> = dyn Fn(&str, Option<&str>) -> Result<Value, Failure> + 'a;
+
 /// The values of resources and exports for functions, and the exports that were asked for.
 pub(crate) struct Present<'a> {
-    pub resources: &'a dyn Fn(&str, Option<&str>) -> Result<Value, Failure>,
+    pub resources: &'a Values<'a>,
     pub exports: &'a Exports,
     pub imports: RefCell<BTreeSet<String>>,
 }

@@ -185,7 +185,8 @@ impl Template {
             resources: members(root, "Resources", declared)?,
             outputs: members(root, "Outputs", output)?,
         };
-        for name in template.parameters.keys().filter(|name| resources.contains_key(*name)) {
+        let mut names = template.parameters.keys();
+        if let Some(name) = names.find(|name| resources.contains_key(*name)) {
             let why = format!("{name} is both a parameter and a resource; rename one");
             return Err(Failure::format(why));
         }

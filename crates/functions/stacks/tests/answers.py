@@ -104,7 +104,8 @@ def main() -> int:
     for name, parameters, _, _ in CASES:
         body = serializer.serialize_to_request(parameters, model.operation_model(name))["body"]
         request = botocore.awsrequest.AWSRequest("POST", "http://localhost/", {}, body)
-        forms.append(request.prepare().body.decode())
+        prepared = request.prepare().body
+        forms.append(prepared.decode() if isinstance(prepared, bytes) else prepared)
     command = ["cargo", "run", "-q", "-p", "unlade-fn-stacks", "--example", "answer"]
     done = subprocess.run(
         command, input="\n".join(forms), stdout=subprocess.PIPE, check=True, text=True

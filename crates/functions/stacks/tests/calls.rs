@@ -325,7 +325,7 @@ fn one_operation_of_a_stack_runs_at_a_time() {
     let (_, changed) = host.send(&create("app", TWO)).unwrap();
     let id = changed.unwrap();
     assert!(host.stacks.next(&id, 1).is_some());
-    assert_eq!(host.stacks.running(), [id.clone()]);
+    assert_eq!(host.stacks.running(), std::slice::from_ref(&id));
     let update = [("Action", "UpdateStack"), ("StackName", "app"), ("TemplateBody", QUEUE)];
     let message = host.call(&update).unwrap_err();
     assert!(

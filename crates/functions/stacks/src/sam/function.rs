@@ -265,8 +265,8 @@ impl Expansion<'_> {
         if let Some(provisioned) = self.get("ProvisionedConcurrencyConfig") {
             properties["ProvisionedConcurrencyConfig"] = provisioned.clone();
         }
-        let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
-        let alias = format!("{}Alias{letters}", self.id);
+        // Logical names have letters and digits only.
+        let alias = format!("{}Alias{}", self.id, name.replace('-', "D").replace('_', "U"));
         self.make(alias.clone(), "AWS::Lambda::Alias", properties, &[]);
         generated.insert(format!("{}.Version", self.id), version);
         generated.insert(format!("{}.Alias", self.id), alias.clone());
