@@ -1,7 +1,7 @@
 //! Templates of CloudFormation and requests of its API.
 
 use unlade_fn_stacks::request::{Source, Submission};
-use unlade_fn_stacks::stack::OnFailure;
+use unlade_fn_stacks::status::OnFailure;
 use unlade_fn_stacks::{Given, Outcome, Place, Request, Stacks, Status, Work, kinds, query};
 
 /// Most actions: each resource is made, restored and deleted once at most.

@@ -2,13 +2,15 @@
 
 use serde_json::Value;
 
-use crate::calls::Given;
-use crate::changeset::{Change, ChangeAction, ChangeSet};
+use crate::change::{Change, ChangeAction, ChangeSet};
 use crate::error::Failure;
+use crate::given::Given;
+use crate::instance::{Deployment, Instance};
 use crate::prepare::{Summary, summary};
 use crate::request::{ChangeSetName, Request, Source};
-use crate::stack::{Deployment, Event, Instance, OnFailure, Stack, Status};
+use crate::stack::{Event, Stack};
 use crate::stacks::Stacks;
+use crate::status::{OnFailure, Status};
 use crate::template::Parameter;
 use crate::xml::{Xml, answer};
 

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use crate::changeset::ExecutionStatus;
+use crate::change::ExecutionStatus;
 use crate::functions::is_same;
 use crate::graph::{self, Uses};
+use crate::instance::Instance;
 use crate::operation::{Doomed, Operation, OperationKind, Outcome, Phase, Stale, Undo, Work};
 use crate::plan::update;
-use crate::stack::{Instance, OnFailure, Stack, Status};
+use crate::stack::Stack;
+use crate::status::{OnFailure, Status};
 use crate::template::Policy;
 
 impl Stack {

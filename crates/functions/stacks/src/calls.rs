@@ -3,38 +3,21 @@
 use std::collections::BTreeSet;
 
 use crate::answer;
-use crate::changeset::{ChangeSet, ChangeSetStatus, ExecutionStatus, NO_CHANGES, compare};
+use crate::change::{ChangeSet, ChangeSetStatus, ExecutionStatus};
+use crate::changeset::{NO_CHANGES, compare};
 use crate::error::{Failure, Kind};
+use crate::given::{Given, Reply};
+use crate::instance::Deployment;
 use crate::operation::OperationKind;
 use crate::prepare::prepare;
 use crate::request::{ChangeSetName, ChangeSetRequest, Request, Source, Submission};
-use crate::stack::{Deployment, OnFailure, Stack, Status};
+use crate::stack::Stack;
 use crate::stacks::{Stacks, check_name};
+use crate::status::{OnFailure, Status};
 use crate::xml::{Xml, answer};
 
 /// Most change sets of a stack. Those that cannot be executed go first.
 const CHANGE_SETS_MAX: usize = 50;
-
-/// The values that the caller gives to a call.
-#[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
-    /// The time, in milliseconds since 1970.
-    pub now_ms: u64,
-    /// A text that no other call has (a UUID): part of ARNs, and the identifier of the request.
-    pub unique: &'a str,
-    /// The text of the template, if the request names a URL: see [`Request::template_url`].
-    pub template: Option<&'a str>,
-}
-
-/// The reply to a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// The answer.
-    pub xml: String,
-    /// The ARN of the stack that has changed. The caller makes it durable before it sends the answer, then
-    /// carries out its actions.
-    pub changed: Option<String>,
-}
 
 impl Stacks {
     /// Carries out a request.

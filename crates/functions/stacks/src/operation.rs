@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::graph::Uses;
+use crate::instance::{Deployment, Instance};
 use crate::kinds;
-use crate::stack::{Deployment, Instance};
 
 /// An action that the caller carries out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,12 +8,14 @@ use serde_json::Value;
 use crate::check;
 use crate::error::Failure;
 use crate::functions::{self, Lookup, Scope, text_of};
+use crate::instance::{Deployment, Instance, OutputValue};
 use crate::kinds::{self, Kind};
 use crate::operation::{
     Action, Difference, Doomed, Object, Operation, OperationKind, Phase, Undo, Work, difference,
 };
 use crate::parameters;
-use crate::stack::{Deployment, Instance, OnFailure, OutputValue, Stack, Status};
+use crate::stack::Stack;
+use crate::status::{OnFailure, Status};
 use crate::template::{Declared, Policy};
 
 /// An export of a stack.

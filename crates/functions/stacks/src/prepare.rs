@@ -7,11 +7,12 @@ use serde_json::{Map, Value};
 use crate::check;
 use crate::document;
 use crate::error::{Failure, Kind};
+use crate::instance::Deployment;
 use crate::kinds;
 use crate::parameters;
 use crate::request::Submission;
 use crate::sam;
-use crate::stack::{Deployment, Stack};
+use crate::stack::Stack;
 use crate::template::{self, Template};
 
 /// A read template, before transforms are applied.

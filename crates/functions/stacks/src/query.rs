@@ -8,7 +8,7 @@ use crate::error::{Failure, Kind};
 use crate::operation::Object;
 use crate::parameters::Given;
 use crate::request::{ChangeSetName, ChangeSetRequest, Request, Source, Submission};
-use crate::stack::{OnFailure, Status};
+use crate::status::{OnFailure, Status};
 
 /// Most bytes of a form: a template of 50 KiB, percent-encoded, with parameters and tags.
 pub const FORM_BYTES_MAX: usize = 1 << 20;

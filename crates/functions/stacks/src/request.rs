@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::parameters::Given;
-use crate::stack::{OnFailure, Status};
+use crate::status::{OnFailure, Status};
 
 /// The place of a template's text.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
-use crate::changeset::ChangeSet;
+use crate::change::ChangeSet;
 use crate::functions::Pseudo;
+use crate::instance::{Deployment, Instance, OutputValue};
 use crate::operation::Operation;
-use crate::template::{Policy, Template};
+use crate::status::Status;
 
 /// Most events of a stack: the oldest ones go.
 pub const EVENTS_MAX: usize = 2_000;
@@ -17,163 +17,6 @@ pub const EVENTS_MAX: usize = 2_000;
 const TOKENS_MAX: usize = 32;
 /// Type of the stack itself in events.
 pub const STACK_KIND: &str = "AWS::CloudFormation::Stack";
-
-macro_rules! statuses {
-    ($($name:ident $text:literal $words:literal;)*) => {
-        /// The status of a stack or a resource.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-        pub enum Status {
-            $(#[doc = $words] #[serde(rename = $text)] $name,)*
-        }
-
-        impl Status {
-            /// All of them.
-            pub const ALL: &'static [Status] = &[$(Status::$name,)*];
-
-            /// The word for it in answers.
-            pub fn as_str(self) -> &'static str {
-                match self { $(Status::$name => $text,)* }
-            }
-        }
-    };
-}
-
-statuses! {
-    ReviewInProgress "REVIEW_IN_PROGRESS" "A change set exists, but no resource.";
-    CreateInProgress "CREATE_IN_PROGRESS" "Being created.";
-    CreateFailed "CREATE_FAILED" "Not created.";
-    CreateComplete "CREATE_COMPLETE" "Created.";
-    RollbackInProgress "ROLLBACK_IN_PROGRESS" "Its creation is being undone.";
-    RollbackFailed "ROLLBACK_FAILED" "Its creation could not be undone.";
-    RollbackComplete "ROLLBACK_COMPLETE" "Its creation is undone.";
-    UpdateInProgress "UPDATE_IN_PROGRESS" "Being updated.";
-    UpdateFailed "UPDATE_FAILED" "Not updated.";
-    UpdateCleanup "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS" "Updated; old resources are being deleted.";
-    UpdateComplete "UPDATE_COMPLETE" "Updated.";
-    UpdateRollbackInProgress "UPDATE_ROLLBACK_IN_PROGRESS" "Its update is being undone.";
-    UpdateRollbackFailed "UPDATE_ROLLBACK_FAILED" "Its update could not be undone.";
-    UpdateRollbackCleanup "UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS"
-        "Its update is undone; new resources are being deleted.";
-    UpdateRollbackComplete "UPDATE_ROLLBACK_COMPLETE" "Its update is undone.";
-    DeleteInProgress "DELETE_IN_PROGRESS" "Being deleted.";
-    DeleteFailed "DELETE_FAILED" "Not deleted.";
-    DeleteComplete "DELETE_COMPLETE" "Deleted.";
-    DeleteSkipped "DELETE_SKIPPED" "Left as it is.";
-}
-
-impl Status {
-    /// Returns true while an operation is in progress.
-    pub fn is_in_progress(self) -> bool {
-        self.as_str().ends_with("_IN_PROGRESS") && self != Status::ReviewInProgress
-    }
-
-    /// Returns true if a stack with this status can be updated.
-    pub fn can_update(self) -> bool {
-        matches!(
-            self,
-            Status::CreateComplete
-                | Status::UpdateComplete
-                | Status::UpdateRollbackComplete
-                | Status::UpdateFailed
-        )
-    }
-}
-
-/// The end of a creation or an update that fails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum OnFailure {
-    /// The state before comes back.
-    #[default]
-    Rollback,
-    /// Everything stays as it is.
-    DoNothing,
-    /// The new stack is deleted.
-    Delete,
-}
-
-impl OnFailure {
-    /// The word for it in requests and answers.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            OnFailure::Rollback => "ROLLBACK",
-            OnFailure::DoNothing => "DO_NOTHING",
-            OnFailure::Delete => "DELETE",
-        }
-    }
-}
-
-/// A template with parameters and settings: what a stack is to become, or has become.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Deployment {
-    /// The text of the template.
-    pub body: String,
-    /// The text after transforms, if there are some.
-    pub processed: Option<String>,
-    /// The names of the transforms.
-    pub transforms: Vec<String>,
-    /// The template after transforms.
-    pub template: Template,
-    /// The values of its parameters.
-    pub parameters: BTreeMap<String, String>,
-    /// Tags for the stack and its resources.
-    pub tags: BTreeMap<String, String>,
-    /// What the request acknowledges.
-    pub capabilities: Vec<String>,
-    /// The role of the request. The engine only shows it.
-    pub role_arn: Option<String>,
-    /// Topics of the request.
-    pub notification_arns: Vec<String>,
-    /// The end of a failure.
-    pub on_failure: OnFailure,
-    /// Resources that are retained are deleted if their creation is undone.
-    pub deletes_new: bool,
-    /// Longest time of a creation, in milliseconds.
-    pub timeout_ms: Option<u64>,
-}
-
-/// A resource that exists.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Instance {
-    /// Its number in the stack. A replacement has another one.
-    pub serial: u64,
-    /// Its name in the template.
-    pub logical_id: String,
-    /// Its type.
-    pub kind: String,
-    /// Its identifier outside; the value of `Ref`. Empty if its creation failed without one.
-    pub physical_id: String,
-    /// Its resolved properties.
-    pub properties: Value,
-    /// The values of `Fn::GetAtt`.
-    pub attributes: Map<String, Value>,
-    /// The tags that it got.
-    pub tags: BTreeMap<String, String>,
-    /// The numbers of the resources that it uses.
-    pub uses: BTreeSet<u64>,
-    /// The policy when it goes.
-    pub deletion_policy: Policy,
-    /// Metadata of the template.
-    pub metadata: Option<Value>,
-    /// An update failed: its properties may be the old or the new ones.
-    pub is_uncertain: bool,
-    /// Its status.
-    pub status: Status,
-    /// The reason of its status.
-    pub reason: Option<String>,
-    /// The time of its status, in milliseconds since 1970.
-    pub changed_ms: u64,
-}
-
-/// The value of an output.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputValue {
-    /// The value.
-    pub value: String,
-    /// The description.
-    pub description: Option<String>,
-    /// The name by which other stacks import it.
-    pub export: Option<String>,
-}
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

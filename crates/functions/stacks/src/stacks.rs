@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::error::{Failure, Kind};
 use crate::operation::{Action, Outcome, Stale};
 use crate::plan::{Export, Exports};
-use crate::stack::{Place, Stack, Status};
+use crate::stack::{Place, Stack};
+use crate::status::Status;
 
 /// Most stacks.
 pub const STACKS_MAX: usize = 500;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::invalid;
+use super::base::invalid;
 use crate::error::Failure;
 
 /// Properties of an SQS event that a mapping has by the same name.

@@ -3,8 +3,9 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use super::base::{Generated, invalid, static_text};
 use super::role::{self, Policies};
-use super::{Generated, events, globals, invalid, static_text};
+use super::{events, globals};
 use crate::error::Failure;
 
 /// Properties that the function of Lambda has by the same name.

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::invalid;
+use super::base::invalid;
 use crate::error::Failure;
 use crate::functions::call;
 

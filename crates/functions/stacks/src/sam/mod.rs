@@ -1,29 +1,24 @@
 //! The SAM transform (`AWS::Serverless-2016-10-31`) of what this server has: functions, their roles,
 //! versions, aliases, and queues as event sources. Written from AWS's public specification of SAM.
 
+mod base;
 mod events;
 mod function;
 mod globals;
 mod references;
 mod role;
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value};
 
-use crate::error::Failure;
-use crate::functions::{call, text_of};
+pub use base::TRANSFORM;
+use base::{Generated, invalid};
 
-/// The name of the transform.
-pub const TRANSFORM: &str = "AWS::Serverless-2016-10-31";
+use crate::error::Failure;
+
 /// The type that is expanded.
 const FUNCTION: &str = "AWS::Serverless::Function";
 /// Beginning of the types of SAM.
 const PREFIX: &str = "AWS::Serverless::";
-
-/// The names of resources that were generated for a function's `Version` and `Alias`, by `FUNCTION.Version`
-/// and `FUNCTION.Alias`.
-type Generated = BTreeMap<String, String>;
 
 /// Expands a tree; `parameters` are the resolved values of its parameters.
 ///
@@ -74,21 +69,4 @@ fn elsewhere(kind: &str) -> String {
         _ => "leave it out",
     };
     format!("{kind} is not supported; {advice}")
-}
-
-/// The refusal of a resource.
-fn invalid(id: &str, why: &str) -> Failure {
-    Failure::invalid(format!(
-        "Transform {TRANSFORM} failed with: Invalid Serverless Application Specification document. Number \
-         of errors found: 1. Resource with id [{id}] is invalid. {why}"
-    ))
-}
-
-/// The text that a value has before the stack exists: text, or a parameter's value.
-fn static_text(value: &Value, parameters: &Map<String, Value>) -> Option<String> {
-    match call(value) {
-        Some(("Ref", name)) => parameters.get(name.as_str()?).and_then(text_of),
-        Some(_) => None,
-        None => text_of(value),
-    }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::Generated;
+use super::base::Generated;
 
 /// Replaces the names in a value.
 pub(super) fn rename(value: &mut Value, generated: &Generated) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::invalid;
+use super::base::invalid;
 use crate::error::Failure;
 use crate::functions::call;
 
