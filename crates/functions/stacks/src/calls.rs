@@ -17,7 +17,7 @@ use crate::status::{OnFailure, Status};
 use crate::xml::{Xml, answer};
 
 /// Most change sets of a stack. Those that cannot be executed go first.
-const CHANGE_SETS_MAX: usize = 50;
+const CHANGE_SETS_MAX: usize = 10;
 
 impl Stacks {
     /// Carries out a request.

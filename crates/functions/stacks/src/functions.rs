@@ -1,6 +1,7 @@
 //! The intrinsic functions: `Ref`, `Fn::Sub` and the others. A value is resolved against parameters,
 //! mappings, conditions and the resources that exist.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use base64::Engine;
@@ -12,7 +13,7 @@ use crate::error::Failure;
 
 /// The text of a value that is known after another resource is made. Only change sets see it.
 pub const UNKNOWN: &str = "{{changeSet:KNOWN_AFTER_APPLY}}";
-/// Most bytes of a resolved text.
+/// Most bytes of a resolved text, and of all results of functions in one value.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
 /// The values of pseudo parameters.
@@ -87,6 +88,8 @@ pub struct Scope<'a> {
     pub pseudo: &'a Pseudo,
     /// Resources and exports.
     pub lookup: &'a dyn Lookup,
+    /// The bytes of all results so far; 0 at the beginning.
+    pub spent_bytes: Cell<usize>,
 }
 
 /// The function that a value is a call of, and its argument.
@@ -281,6 +284,16 @@ pub fn is_same(one: &Value, other: &Value) -> bool {
     }
 }
 
+/// The bytes of the texts in a value.
+fn bytes_of(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(list) => list.iter().map(bytes_of).sum(),
+        Value::Object(map) => map.iter().map(|(key, value)| key.len() + bytes_of(value)).sum(),
+        _ => 1,
+    }
+}
+
 /// Returns true if a value depends on a resource that is not made yet.
 pub fn has_unknown(value: &Value) -> bool {
     match value {
@@ -319,7 +332,21 @@ impl Scope<'_> {
         }
     }
 
+    /// Evaluates a function. The bytes of all results are bounded: a short template can repeat a long
+    /// parameter many times.
     fn function(&self, function: &str, argument: &Value) -> Result<Option<Value>, Failure> {
+        let result = self.evaluate(function, argument)?;
+        let bytes = self.spent_bytes.get() + result.as_ref().map_or(0, bytes_of);
+        self.spent_bytes.set(bytes);
+        match bytes > TEXT_BYTES_MAX {
+            true => Err(Failure::template(format!(
+                "the functions of one resource give more than {TEXT_BYTES_MAX} bytes"
+            ))),
+            false => Ok(result),
+        }
+    }
+
+    fn evaluate(&self, function: &str, argument: &Value) -> Result<Option<Value>, Failure> {
         let text = match function {
             "Ref" => return self.reference(text_argument("Ref", argument)?),
             "Fn::GetAtt" => {
@@ -551,7 +578,14 @@ pub fn conditions(
     pseudo: &Pseudo,
 ) -> Result<BTreeMap<String, bool>, Failure> {
     let none = BTreeMap::new();
-    let scope = Scope { parameters, mappings, conditions: &none, pseudo, lookup: &NoLookup };
+    let scope = Scope {
+        parameters,
+        mappings,
+        conditions: &none,
+        pseudo,
+        lookup: &NoLookup,
+        spent_bytes: Cell::new(0),
+    };
     let mut evaluation = Evaluation { section, scope, known: BTreeMap::new(), open: Vec::new() };
     for name in section.keys() {
         evaluation.named(name)?;

@@ -1,6 +1,6 @@
 //! The state machine of a stack's operation: one action after the other towards the target, or back.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
@@ -92,6 +92,7 @@ pub(crate) fn outputs(
         conditions,
         pseudo: &pseudo,
         lookup: present,
+        spent_bytes: Cell::new(0),
     };
     let mut found = BTreeMap::new();
     let mut exported = BTreeSet::new();
@@ -418,6 +419,7 @@ impl Stack {
             conditions,
             pseudo: &pseudo,
             lookup: present,
+            spent_bytes: Cell::new(0),
         };
         let value = scope.resolve(&declared.properties)?;
         Ok(value.unwrap_or_else(|| Value::Object(serde_json::Map::new())))

@@ -580,6 +580,14 @@ Outputs:
     assert_eq!(properties, &expected);
     let xml = host.call(&[("Action", "DescribeStacks"), ("StackName", "app")]).unwrap();
     assert_eq!(all(&xml, "OutputKey"), ["Out"]);
+    // A short template that repeats a long parameter.
+    let refs = "!Ref P, ".repeat(300);
+    let many =
+        format!("{QUEUE}, Properties: {{A: [{refs}]}}").replace("Queue}}, ", "Queue, ") + "}}";
+    let many =
+        format!("Parameters: {{P: {{Type: String, Default: {}}}}}\n{many}", "x".repeat(4096));
+    let message = host.call(&create("d", &many)).unwrap_err();
+    assert!(message.contains("give more than 1048576 bytes"), "{message}");
     // A circle of conditions, and a resource that is used but does not exist.
     let circle = "Conditions: {A: !Condition B, B: !Condition A}\n".to_owned() + QUEUE;
     assert!(host.call(&create("b", &circle)).unwrap_err().contains("circular condition"));
