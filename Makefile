@@ -1,7 +1,7 @@
 # The two commands of the project are `make demo` and `make test`.
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
-.PHONY: help setup build demo check test nightly redis-tests debian-programs s3-tests runtimes fmt clean-lab
+.PHONY: help setup build demo check test nightly redis-tests debian-programs s3-tests mint samples runtimes fmt clean-lab
 
 help:
 	@echo 'make demo       install what is missing, build, compare offload with proxies in a lab'
@@ -9,6 +9,8 @@ help:
 	@echo 'make nightly    the long suites: kills, random sessions, soaks, every guest case (hours)'
 	@echo 'make redis-tests, make debian-programs    two of them: tests that others wrote'
 	@echo 'make s3-tests   tests of Ceph against the built-in store'
+	@echo 'make mint       suites of MinIO, with its SDKs and others, against the built-in store'
+	@echo 'make samples    handlers of AWS'"'"'s serverless-patterns, unmodified, with and without offload (minutes)'
 	@echo 'make runtimes   functions in Go, Rust, Node.js and Python with packages of AWS (minutes)'
 	@echo 'make check      the quick checks, without root: format, lints, unit tests of what changed'
 	@echo 'make build      build the release binary, target/release/unlade'
@@ -44,6 +46,12 @@ debian-programs:
 s3-tests:
 	@scripts/s3-tests
 
+mint:
+	@scripts/mint
+
+samples:
+	@scripts/samples
+
 fmt:
 	cargo fmt --all
 
@@ -51,4 +59,4 @@ clean-lab:
 	cargo run --quiet --release -p unlade-lab -- down --all
 
 runtimes:
-	cargo test -p system-tests --test functions_runtimes -- --ignored
+	cargo test -p system-tests --test functions_runtimes --test functions_node -- --ignored

@@ -14,8 +14,9 @@ use anyhow::{Context, Result, bail};
 const PAGE: &str = "docs/reference/metrics.md";
 /// The samples that no test on one machine can drive: `SAMPLE: reason`, one a line.
 const EXCEPTIONS: &str = "xtask/undriven.txt";
-/// The label that a worker of several tenants adds to every sample.
-const TENANT: &str = "tenant";
+/// Labels whose values are no closed set: a worker of several tenants adds the first one to every
+/// sample, metrics of a function have both.
+const OPEN: [&str; 2] = ["tenant", "function"];
 /// Test programs that render values which nothing has counted.
 const MADE_UP: [&str; 3] = ["openmetrics-", "unlade_metrics-", "reference-"];
 
@@ -40,7 +41,7 @@ pub fn undriven(declared: &BTreeSet<String>, exceptions: &str, seen: &str) -> Ve
     // A line is the name of a program and a sample.
     let seen = seen.lines().filter_map(|line| line.split_once(' '));
     let counted = seen.filter(|(program, _)| !MADE_UP.iter().any(|of| program.starts_with(of)));
-    let seen: BTreeSet<String> = counted.map(|(_, sample)| without_tenant(sample)).collect();
+    let seen: BTreeSet<String> = counted.map(|(_, sample)| without_open(sample)).collect();
     let mut excused = BTreeSet::new();
     let mut problems = Vec::new();
     let lines = exceptions.lines().enumerate();
@@ -105,6 +106,9 @@ pub fn declared(page: &str) -> BTreeSet<String> {
             (_, Some((key, list))) => {
                 declared.extend(list.iter().map(|of| format!("{name}{{{key}=\"{of}\"}}")));
             }
+            ("histogram", None) => {
+                declared.insert(format!("{name}_count"));
+            }
             (_, None) => {
                 declared.insert(name);
             }
@@ -113,10 +117,11 @@ pub fn declared(page: &str) -> BTreeSet<String> {
     declared
 }
 
-/// A recorded sample without the label of the tenant.
-fn without_tenant(sample: &str) -> String {
+/// A recorded sample without the labels of tenant and function.
+fn without_open(sample: &str) -> String {
     let Some((name, labels)) = sample.split_once('{') else { return sample.to_owned() };
     let labels = labels.trim_end_matches('}').split(',');
-    let own: Vec<&str> = labels.filter(|label| !label.starts_with(TENANT)).collect();
+    let is_open = |label: &&str| label.split('=').next().is_some_and(|key| OPEN.contains(&key));
+    let own: Vec<&str> = labels.filter(|label| !is_open(label)).collect();
     if own.is_empty() { name.to_owned() } else { format!("{name}{{{}}}", own.join(",")) }
 }

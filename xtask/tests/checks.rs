@@ -386,6 +386,7 @@ const METRICS_PAGE: &str = "\
 | `unlade_a_total` | counter |  | `by` | A. |
 | `unlade_b` | gauge |  |  | B. |
 | `unlade_c_seconds` | histogram | seconds | `stage` | C. |
+| `unlade_d_seconds` | histogram | seconds | `tenant`, `function` | D. |
 | `unlade_build_info` | info |  | `version` | The version. |
 
 `by` of `unlade_a_total`, `unlade_other_total`:
@@ -407,10 +408,12 @@ fn metrics_that_no_test_drives_are_named() {
         "unlade_a_total{by=\"y\"}",
         "unlade_b",
         "unlade_c_seconds_count{stage=\"all\"}",
+        "unlade_d_seconds_count",
     ];
     assert_eq!(names, all);
     let seen = "unlade unlade_a_total{tenant=\"t\",by=\"x\"}\nunlade unlade_b\n\
                 limits-0af unlade_c_seconds_count{stage=\"all\"}\n\
+                unlade unlade_d_seconds_count{tenant=\"t\",function=\"f\"}\n\
                 openmetrics-0af unlade_a_total{by=\"y\"}\n";
     let problems = driven::undriven(&declared, "", seen);
     assert!(problems.len() == 1 && problems[0].contains(all[1]), "{problems:?}");

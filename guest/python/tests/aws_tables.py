@@ -38,6 +38,7 @@ OMITTED = (
 ACTIONS = {
     "monitoring": "cloudwatch",
     "iotdata": "iot",
+    "tagging": "tag",
     "IngestionService": "importexport",
 }
 # Services whose requests name their operation by method and path, and are told apart by the host.

@@ -489,7 +489,7 @@ class BotoService:
         self.lock = threading.Lock()
 
     def client(self, service, region):
-        """A client, made once; of a region, or of a region and without signatures."""
+        """A client, made once; of a region, or of a region and a version of its signatures."""
         from botocore import UNSIGNED
 
         with self.lock:
@@ -497,8 +497,9 @@ class BotoService:
             if key not in self.clients:
                 config = self.config
                 if isinstance(region, tuple):
-                    config = config.merge(type(config)(signature_version=UNSIGNED))
-                    region = region[0]
+                    region, version = region
+                    version = UNSIGNED if version is True else version
+                    config = config.merge(type(config)(signature_version=version))
                 self.clients[key] = self.session.create_client(
                     service,
                     region_name=region or "us-east-1",
@@ -510,6 +511,13 @@ class BotoService:
     def __call__(self, service, operation, parameters, body, region):
         from botocore import exceptions
 
+        if operation.startswith("GeneratePresigned"):
+            # As the host: with Version 4, or not at all.
+            parameters = dict(parameters)
+            version = parameters.pop("SignatureVersion", "s3v4")
+            if version not in ("s3v4", "v4"):
+                return host_failure("Unsupported", 'Config(signature_version="s3v4"): %s' % version)
+            region = (region[0] if isinstance(region, tuple) else region, "s3v4")
         client = self.client(service, region)
         try:
             return self.call(client, operation, dict(parameters), body)

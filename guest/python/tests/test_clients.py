@@ -112,6 +112,40 @@ real.create_client("dynamodb", region_name="us-gov-west-1")
     assert len(store.objects) == 4
 
 
+VERSIONS = """
+import boto3, botocore.session
+from botocore import UNSIGNED
+from botocore.config import Config
+for make in (boto3.client, botocore.session.get_session().create_client):
+    for version in %s:
+        config = Config() if version is None else Config(signature_version=version)
+        client = make("s3", region_name="us-east-1", config=config)
+        for sign in (
+            lambda: client.generate_presigned_url("get_object", Params={"Bucket": "b", "Key": "k"}),
+            lambda: client.generate_presigned_post("b", "k"),
+        ):
+            try:
+                sign()
+            except Exception as error:
+                assert type(error).__name__ == "HostError", error
+"""
+
+
+def test_the_host_hears_every_version_of_a_presigned_signature(served, store):
+    """It refuses those that it does not make: none becomes another one, nor a URL without any."""
+    run_guest(served, VERSIONS % "('s3', 's3v4', 's3-query', 'v4', UNSIGNED)")
+    each = ["s3", "s3", "s3v4", "s3v4", "s3-query", "s3-query", "v4", "v4", "unsigned", "unsigned"]
+    assert [asked["SignatureVersion"] for _, _, asked in store.calls] == each * 2
+    names = ["GeneratePresignedUrl", "GeneratePresignedPost"]
+    assert [operation for _, operation, _ in store.calls] == names * 10
+
+
+def test_a_client_without_a_version_gets_version_4(served, store):
+    run_guest(served, VERSIONS % "(None,)")
+    asked = [asked.get("SignatureVersion", "s3v4") for _, _, asked in store.calls]
+    assert asked == ["s3v4"] * 4
+
+
 TRANSFERS = """
 import boto3
 from boto3.s3.transfer import S3Transfer, TransferConfig

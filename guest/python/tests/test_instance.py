@@ -40,6 +40,16 @@ def odd(event, context):
 def leaves(event, context):
     raise SystemExit(3)
 
+def told(event, context):
+    given = context.client_context
+    if given is None:
+        return [None, os.environ["_X_AMZN_TRACE_ID"]]
+    client = given.client
+    names = ["installation_id", "app_title", "app_version_name", "app_version_code",
+             "app_package_name"]
+    client = client and [getattr(client, name) for name in names]
+    return [client, given.custom, given.env, os.environ["_X_AMZN_TRACE_ID"]]
+
 def logs(event, context):
     logging.getLogger().setLevel("INFO")
     logging.getLogger("app").info("said %s", event)
@@ -47,10 +57,10 @@ def logs(event, context):
 HEAD = {"handler": "app.echo", "function": "f", "deadline_ms": 1 << 45, "memory_mib": 256}
 
 
-def invoke(session, handler, event, number=[0]):
+def invoke(session, handler, event, number=[0], **more):
     """One invocation: the head of its reply, and its result."""
     number[0] += 1
-    head = dict(HEAD, id="r-%d" % number[0], handler=handler)
+    head = dict(HEAD, id="r-%d" % number[0], handler=handler, **more)
     session.invoke(head, json.dumps(event).encode())
     found = session.replies.get(timeout=30)
     assert found is not None, session.log
@@ -85,6 +95,24 @@ def test_a_handler_answers(instance, store):
     assert result["event"] == {"a": "ü"} and result["memory"] == "256" and result["left"]
     assert invoke(instance, "app.objects", {"size": 700_000})[1] == 700_000
     assert store.objects["out"] == b"x" * 700_000
+
+
+def test_a_handler_gets_what_its_caller_gave_beside_the_event(instance):
+    trace = "Root=1-5bef4de7-ad49b0e87f6ef6c87fc2e700;Parent=9a9197af755a6419;Sampled=1"
+    client = {"installation_id": "i", "app_title": "t\u00fc", "app_version_code": "7"}
+    given = {"client": client, "custom": {"a": [1]}, "env": {"locale": "de"}, "services": {}}
+    text = json.dumps(given)
+    result = invoke(instance, "app.told", 1, trace=trace, client_context=text)[1]
+    due = ["i", "t\u00fc", None, "7", None]
+    assert result == [due, {"a": [1]}, {"locale": "de"}, trace]
+    # The next invocation has nothing of it.
+    assert invoke(instance, "app.told", 1)[1] == [None, ""]
+    for text, due in [
+        ("{}", [None, None, None, ""]),
+        ('{"client": null, "custom": 5}', [None, 5, None, ""]),
+        ('{"client": "x"}', [[None] * 5, None, None, ""]),
+    ]:
+        assert invoke(instance, "app.told", 1, client_context=text)[1] == due
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,38 @@
 import os
 from time import time
 
+from .text import loads
+
+
+class Client:
+    """The application of a caller; an attribute is None if the caller does not tell it."""
+
+    def __init__(self, told):
+        told = told if isinstance(told, dict) else {}
+        self.installation_id = told.get("installation_id")
+        self.app_title = told.get("app_title")
+        self.app_version_name = told.get("app_version_name")
+        self.app_version_code = told.get("app_version_code")
+        self.app_package_name = told.get("app_package_name")
+
+
+class ClientContext:
+    """Data that the caller of an invocation gives beside the event."""
+
+    def __init__(self, told):
+        self.client = Client(told["client"]) if told.get("client") is not None else None
+        self.custom = told.get("custom")
+        self.env = told.get("env")
+
 
 class Context:
     """The context object of an invocation."""
 
     identity = None
-    client_context = None
 
     def __init__(self, head):
+        told = head.get("client_context")
+        self.client_context = None if told is None else ClientContext(loads(told))
         name = head.get("function", "function")
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
         self.aws_request_id = head["id"]

@@ -157,9 +157,8 @@ def _synthetic(real):
     from .config import Config
 
     meta = real.meta
-    version = meta.config.signature_version
-    given = {"signature_version": version} if version in ("s3", "s3v4") else {}
-    return client(Config(**given), meta.region_name, meta.endpoint_url, Events())
+    given = Config(signature_version=meta.config.signature_version)
+    return client(given, meta.region_name, meta.endpoint_url, Events())
 
 
 def _streamed(shape):

@@ -156,6 +156,9 @@ class Zygote:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(reader, select.POLLIN)
+        # Instances must not print again what an import has printed.
+        sys.stdout.flush()
+        sys.stderr.flush()
         self.say(**self._ready)
         while True:
             for descriptor, _ in poll.poll():

@@ -1,6 +1,7 @@
-//! Messages from a function instance, its gateway and the store to the I/O worker. The first byte
-//! selects the sender.
+//! Messages from a function instance, its gateway and the store to the I/O worker, and the header fields
+//! of a caller for an instance. The first byte selects the sender.
 
+use unlade_fn_gateway::call_context;
 use unlade_fn_model::destination::Target;
 use unlade_fn_model::source::{Outcome, message};
 use unlade_guest_protocol::control::{ControlHead, Message, PerformEnd};
@@ -16,7 +17,7 @@ use unlade_s3::{Policy, Request};
 /// See the [module](self).
 pub fn guest(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
-    match kind % 8 {
+    match kind % 9 {
         0 => frames(data),
         1 => descriptors(data),
         2 => header(data),
@@ -24,7 +25,8 @@ pub fn guest(data: &[u8]) {
         4 => call(data),
         5 => answer(data),
         6 => request(data),
-        _ => queue(data),
+        7 => queue(data),
+        _ => context(data),
     }
 }
 
@@ -39,6 +41,19 @@ fn queue(data: &[u8]) {
     assert_eq!(event.len(), 14 + records + batch.len().saturating_sub(1));
     if let Outcome::Handled { failed } = message::reported(data, &batch) {
         assert!(failed.iter().all(|id| batch.iter().any(|message| message.id == *id)));
+    }
+}
+
+/// A client context that is passed on is a header field, and an object of JSON; so is each trace a field.
+fn context(data: &[u8]) {
+    let is_field = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if let Ok(told) = call_context::client_context(data) {
+        assert!(is_field(&told), "{told:?}");
+        assert!(told.trim().starts_with('{') && told.trim().ends_with('}'), "{told:?}");
+    }
+    if let Ok(given) = std::str::from_utf8(data) {
+        let trace = call_context::trace(Some(given), "0123456789abcdef0123456789abcdef");
+        assert!(is_field(&trace) && trace.contains("Root=1-"), "{trace:?}");
     }
 }
 
@@ -226,6 +241,9 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         "Attributes":{"SenderId":"s"},"MessageAttributes":{"a":{"StringValue":"v"}}}],
         "batchItemFailures":[{"itemIdentifier":"m"}]}"#;
     add("queue", 7, received);
+    // {"client": {"app_title": "a"}}
+    add("client_context", 8, b"eyJjbGllbnQiOiB7ImFwcF90aXRsZSI6ICJhIn19");
+    add("trace", 8, b"Root=1-5bef4de7-ad49b0e87f6ef6c87fc2e700;Sampled=?");
     let put = br#"{"service":"s3","operation":"PutObject","parameters":{"Bucket":"b","Key":"a/ b",
         "Metadata":{"a":"b"},"Expires":{"$instant":"2026-01-02T03:04:05Z"}},"body_bytes":3,
         "inline":true}"#;

@@ -1,6 +1,7 @@
 //! A function gateway with its worker and store processes, which tests can kill.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -43,6 +44,8 @@ pub struct Gateway {
     /// Directory of all files.
     pub dir: tempfile::TempDir,
     store: u16,
+    /// The command that starts the gateway, before the gateway's own.
+    wrapper: Vec<String>,
 }
 
 /// Response of a gateway.
@@ -225,11 +228,20 @@ impl Gateway {
     /// # Panics
     /// The gateway does not start.
     pub fn start(config: &str) -> Gateway {
+        Gateway::start_by(&[], config)
+    }
+
+    /// Starts a gateway by a command that executes its arguments.
+    ///
+    /// # Panics
+    /// The gateway does not start.
+    pub fn start_by(wrapper: &[&str], config: &str) -> Gateway {
         // Socket names have a short maximum length.
         let dir = tempfile::Builder::new().prefix("ufn").tempdir().expect("a directory");
         let store = free_port();
-        let (process, address) = spawn(dir.path(), config, store);
-        Gateway { process, address, config: config.to_owned(), dir, store }
+        let wrapper: Vec<String> = wrapper.iter().map(|&word| word.to_owned()).collect();
+        let (process, address) = spawn(dir.path(), &wrapper, config, store);
+        Gateway { process, address, config: config.to_owned(), dir, store, wrapper }
     }
 
     /// Starts the gateway again at the same address.
@@ -239,7 +251,8 @@ impl Gateway {
     pub fn restart(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        (self.process, self.address) = spawn(self.dir.path(), &self.config, self.store);
+        let spawned = spawn(self.dir.path(), &self.wrapper, &self.config, self.store);
+        (self.process, self.address) = spawned;
     }
 
     /// Writes another configuration and reloads it.
@@ -466,9 +479,12 @@ fn write_config(dir: &Path, config: &str) -> PathBuf {
     file
 }
 
-fn spawn(dir: &Path, config: &str, store: u16) -> (Child, SocketAddr) {
+fn spawn(dir: &Path, wrapper: &[String], config: &str, store: u16) -> (Child, SocketAddr) {
     let file = write_config(dir, config);
-    let mut command = Command::new(unlade());
+    let words = wrapper.iter().map(OsString::from).chain([OsString::from(unlade())]);
+    let words: Vec<OsString> = words.collect();
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
     command.args(["fn", "serve", "--listen", "127.0.0.1:0", "--config"]).arg(file);
     command.arg("--state").arg(dir).args(["--store-listen", &format!("127.0.0.1:{store}")]);
     // The previous process may still be draining.

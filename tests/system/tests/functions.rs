@@ -90,6 +90,8 @@ fn what_cannot_be_invoked_is_refused_as_by_lambda() {
     assert_eq!(post(&[("x-amz-invocation-type", "DryRun")], b"{}").0, 204);
     let large = vec![b' '; 6 * 1024 * 1024 + 1];
     assert_eq!(post(&[], &large), (413, "RequestTooLargeException".to_owned()));
+    let event = post(&[("x-amz-invocation-type", "Event")], &large[..1024 * 1024 + 1]);
+    assert_eq!(event, (413, "RequestEntityTooLargeException".to_owned()));
     assert_eq!(post(&[("origin", "http://page.example")], b"{}").0, 501);
     let other = ask(gateway.address, "POST", &path.replace("obedient", "o:7"), &[], b"{}").unwrap();
     assert_eq!(other.status, 404);

@@ -278,3 +278,97 @@ fn a_role_is_no_wider_than_the_operators() {
     let answer = ask(gateway.address, "GET", "/2015-03-31/functions/", &[], b"").unwrap();
     assert_eq!(answer.json()["Functions"].as_array().map(Vec::len), Some(2));
 }
+
+/// A handler that says which instance runs it, and what it may read before and after the gate.
+const GATE: &str = "\
+import os, time
+import boto3
+from botocore.exceptions import ClientError
+
+s3 = boto3.client('s3')
+instance = []
+
+def read(bucket):
+    try:
+        return s3.get_object(Bucket=bucket, Key='k')['Body'].read().decode()
+    except ClientError as error:
+        return error.response['Error']['Code']
+
+def handler(event, context):
+    if not instance:
+        instance.append(os.urandom(8).hex())
+    first = read('box')
+    if event:
+        s3.put_object(Bucket='gate', Key='started', Body=b'')
+    while event and read('gate') == 'closed':
+        time.sleep(0.005)
+    return [instance[0], first, read('box')]
+";
+
+/// A role that is narrowed or removed decides about instances that are warm and about invocations
+/// that run, and no invocation is lost.
+#[test]
+fn a_changed_role_is_that_of_instances_that_run() {
+    needs_functions!();
+    let statement = |table: &str, buckets: &str| {
+        format!(
+            "[[tenant.default.{table}.statements]]\neffect = \"allow\"\n\
+             actions = [\"s3:GetObject\", \"s3:PutObject\"]\nresources = [{buckets}]\n"
+        )
+    };
+    let (wide, narrow) = ("\"box/*\", \"gate/*\"", "\"gate/*\"");
+    let reader = statement("roles.reader", wide);
+    let config = |operators: &str| format!("{}{reader}", statement("role", operators));
+    let mut gateway = Gateway::start(&config(wide));
+    for bucket in ["box", "gate"] {
+        gateway.bucket(bucket);
+    }
+    gateway.put("box", "k", b"x");
+    gateway.put("gate", "k", b"closed");
+    gateway.deploy("f", "timeout = \"120s\"\nmode = \"sdk\"\n", GATE);
+    let invoke = |gateway: &Gateway| gateway.invoke("f", &json!(null)).json();
+    let first = invoke(&gateway);
+    assert_eq!((&first[1], &first[2]), (&json!("x"), &json!("x")));
+    gateway.reload(&config(narrow));
+    let denied =
+        until("the role is narrower", || Some(invoke(&gateway)).filter(|answer| answer[1] != "x"));
+    assert_eq!(denied, json!([first[0], "AccessDenied", "AccessDenied"]), "the same instance");
+    gateway.reload(&config(wide));
+    let again = until("it is wider", || Some(invoke(&gateway)).filter(|answer| answer[1] == "x"));
+    assert_eq!(again, first);
+
+    // An invocation runs while the operator's role is narrowed.
+    let begin = |gateway: &Gateway| {
+        let address = gateway.address;
+        let running = std::thread::spawn(move || {
+            system_tests::functions::invoke(address, "f", &json!(1), &[]).unwrap()
+        });
+        until("it runs", || gateway.object("gate", "started"));
+        running
+    };
+    let running = begin(&gateway);
+    gateway.reload(&config(narrow));
+    until("the role is narrower", || (invoke(&gateway)[1] != "x").then_some(()));
+    gateway.put("gate", "k", b"open");
+    let answer = running.join().unwrap();
+    assert!(answer.is_success(), "{answer:?}");
+    assert_eq!((&answer.json()[1], &answer.json()[2]), (&json!("x"), &json!("AccessDenied")));
+
+    // The same while the function's role is removed: it is served no more, and has no rights.
+    gateway.reload(&config(wide));
+    gateway.put("gate", "k", b"closed");
+    std::fs::remove_file(gateway.objects().join("gate/started")).unwrap();
+    let role = json!({"Role": "arn:aws:iam::000000000000:role/reader"}).to_string();
+    let path = "/2015-03-31/functions/f/configuration";
+    until("it has a role", || {
+        let put = ask(gateway.address, "PUT", path, &[], role.as_bytes()).unwrap();
+        put.is_success().then_some(())
+    });
+    until("it may read again", || (invoke(&gateway)[1] == "x").then_some(()));
+    let running = begin(&gateway);
+    gateway.reload(&statement("role", wide));
+    until("its role is gone", || (gateway.invoke("f", &json!(null)).status == 404).then_some(()));
+    let answer = running.join().unwrap();
+    assert!(answer.is_success(), "{answer:?}");
+    assert_eq!((&answer.json()[1], &answer.json()[2]), (&json!("x"), &json!("AccessDenied")));
+}

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use system_tests::functions::{Answer, Gateway, ask_plainly};
+use system_tests::functions::{Answer, Gateway, ask_plainly, until};
 use system_tests::needs_functions;
 
 /// A runtime that does what the event says. `$API` is the Runtime API, `$ID` the invocation,
@@ -85,6 +85,74 @@ fn a_shell_script_is_a_runtime() {
     let arn = field("lambda-runtime-invoked-function-arn:");
     assert!(arn.starts_with("arn:aws:lambda:") && arn.ends_with(":function:shell"), "{arn}");
     assert!(field("lambda-runtime-trace-id:").starts_with("root=1-"));
+}
+
+/// Invokes a function with these header fields.
+fn invoke_with(gateway: &Gateway, name: &str, headers: &[(&str, &str)], event: &Value) -> Answer {
+    let path = format!("/2015-03-31/functions/{name}/invocations");
+    let body = event.to_string();
+    system_tests::functions::ask(gateway.address, "POST", &path, headers, body.as_bytes()).unwrap()
+}
+
+#[test]
+fn a_client_context_and_a_trace_reach_functions_of_every_language() {
+    needs_functions!();
+    let gateway = shell("");
+    let python = "import os\ndef handler(event, context):\n    \
+        told = context.client_context\n    \
+        return [told and [told.custom, told.env, told.client.app_title], \
+        os.environ['_X_AMZN_TRACE_ID']]\n";
+    gateway.deploy("python", "", python);
+    let given = json!({"custom": {"a": "\u{e9}\u{1f600}"}, "env": {"locale": "de"},
+        "client": {"app_title": "t\\\"", "installation_id": "i"}});
+    let encoded = base64(&serde_json::to_string_pretty(&given).unwrap());
+    let trace = "Root=1-5bef4de7-ad49b0e87f6ef6c87fc2e700;Parent=9a9197af755a6419;Sampled=1";
+    let fields = [("x-amz-client-context", encoded.as_str()), ("x-amzn-trace-id", trace)];
+    let answer = invoke_with(&gateway, "shell", &fields, &json!("respond $ID @/tmp/headers"));
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    let field = |name: &str| {
+        let found = text.lines().find(|line| line.to_ascii_lowercase().starts_with(name));
+        found.map(|line| line[name.len()..].trim().to_owned())
+    };
+    assert_eq!(field("lambda-runtime-trace-id:").as_deref(), Some(trace), "{text}");
+    let told = field("lambda-runtime-client-context:").unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&told).unwrap(), given);
+    let answer = invoke_with(&gateway, "python", &fields, &json!(1));
+    assert_eq!(answer.json(), json!([[given["custom"], given["env"], "t\\\""], trace]));
+
+    // An event has its trace, and no context, as with Lambda.
+    gateway.bucket("box");
+    let put = format!("{CURL} -T /tmp/headers $AWS_ENDPOINT_URL/box/headers; respond $ID 1");
+    let with_event = [&fields[..], &[("x-amz-invocation-type", "Event")]].concat();
+    let answer = invoke_with(&gateway, "shell", &with_event, &json!(put));
+    assert_eq!(answer.status, 202, "{answer:?}");
+    let said = until("the headers of an event", || gateway.object("box", "headers"));
+    let said = String::from_utf8_lossy(&said).to_ascii_lowercase();
+    let due = format!("lambda-runtime-trace-id: {}", trace.to_ascii_lowercase());
+    assert!(said.contains(&due) && !said.contains("client-context"), "{said}");
+
+    // Without them, there is no context, and a trace of its own.
+    let said = printed(&gateway, "cat /tmp/headers").to_ascii_lowercase();
+    assert!(!said.contains("client-context") && said.contains("lambda-runtime-trace-id: root=1-"));
+    let answer = gateway.invoke("python", &json!(1)).json();
+    assert_eq!(answer[0], Value::Null);
+    let own = answer[1].as_str().unwrap();
+    assert!(own.starts_with("Root=1-") && own.ends_with(";Sampled=0") && own != trace, "{own}");
+    for wrong in ["%", &base64("5"), &"e30K".repeat(900)] {
+        let fields = [("x-amz-client-context", wrong)];
+        let answer = invoke_with(&gateway, "python", &fields, &json!(1));
+        assert_eq!(
+            (answer.status, answer.error().as_str()),
+            (400, "InvalidRequestContentException")
+        );
+    }
+}
+
+/// Text in base64.
+fn base64(text: &str) -> String {
+    let script = "import base64, sys; print(base64.b64encode(sys.argv[1].encode()).decode())";
+    let output = Command::new("/usr/bin/python3").args(["-c", script, text]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 #[test]

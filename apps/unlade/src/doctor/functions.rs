@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use unlade_fn_model::isolation::{Isolation, IsolationError};
-use unlade_fn_sandbox::process::{Launcher, Process, ProcessConfig, limits};
+use unlade_fn_sandbox::process::{FREEZER, Launcher, Process, ProcessConfig, limits};
 use unlade_fn_sandbox::qemu::{Qemu, QemuConfig};
 
 use super::finding::{Finding, Outcome, Part};
@@ -12,7 +12,7 @@ const PART: Part = Part::Functions;
 
 /// Everything about functions.
 pub fn all() -> Vec<Finding> {
-    vec![process(), groups(), machines(), python()]
+    vec![process(), groups(), freezer(), machines(), python(), node()]
 }
 
 fn found(feature: &'static str, outcome: Outcome, detail: impl Into<String>) -> Finding {
@@ -42,6 +42,7 @@ fn groups() -> Finding {
     let has = |name: &str| found_limits.iter().any(|(controller, _)| controller == name);
     let words: Vec<String> = found_limits
         .iter()
+        .filter(|(controller, _)| controller != FREEZER)
         .map(|(controller, version)| format!("{controller} (cgroup v{version})"))
         .collect();
     match has("memory") && has("pids") {
@@ -51,6 +52,22 @@ fn groups() -> Finding {
             let why = "no control groups of memory and pids; memory is then not limited, processes \
                        are by their user";
             found(feature, Outcome::FallsBack, format!("{why}; there is: {there}"))
+        }
+    }
+}
+
+/// Their stop between invocations.
+fn freezer() -> Finding {
+    let feature = "frozen idle instances";
+    match limits().iter().find(|(controller, _)| controller == FREEZER) {
+        Some((_, version)) => {
+            found(feature, Outcome::Works, format!("the freezer (cgroup v{version})"))
+        }
+        None => {
+            let why = "no control group can stop processes, so threads of idle instances go on \
+                       between invocations; mount the freezer: mkdir -p /sys/fs/cgroup/freezer && \
+                       mount -t cgroup -o freezer none /sys/fs/cgroup/freezer";
+            found(feature, Outcome::FallsBack, why)
         }
     }
 }
@@ -68,6 +85,27 @@ fn machines() -> Finding {
         }
         (Err(IsolationError::Unusable { why, .. }), _) => found(feature, Outcome::Missing, why),
         (Err(error), _) => found(feature, Outcome::Missing, error.to_string()),
+    }
+}
+
+/// Node.js, which functions with this runtime need.
+fn node() -> Finding {
+    let feature = "Node.js";
+    let output = Command::new("node").arg("--version").stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => {
+            let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            let mut version = said.trim_start_matches('v').split('.').map_while(|n| n.parse().ok());
+            let is_recent = (version.next(), version.next()) >= (Some(20u32), Some(15));
+            let outcome = if is_recent { Outcome::Works } else { Outcome::Missing };
+            let needs = if is_recent { "" } else { "; 20.15 is needed at least" };
+            found(feature, outcome, format!("{said}{needs}"))
+        }
+        Ok(_) => found(feature, Outcome::Missing, "node does not run"),
+        Err(error) => {
+            let detail = format!("node: {error}; apt-get install nodejs");
+            found(feature, Outcome::Missing, detail)
+        }
     }
 }
 

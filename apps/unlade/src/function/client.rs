@@ -87,7 +87,11 @@ impl GatewayArgs {
         }
     }
 
-    fn ask(
+    /// Asks the gateway, with a signature if there are keys.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub(super) fn ask(
         &self,
         method: Method,
         path: &str,
@@ -186,7 +190,10 @@ pub(super) struct EnvArgs {
 }
 
 /// The answer, if it is a success.
-fn done(answer: Answer) -> Result<Answer> {
+///
+/// # Errors
+/// The gateway's reason.
+pub(super) fn done(answer: Answer) -> Result<Answer> {
     if answer.status.is_success() {
         return Ok(answer);
     }
@@ -279,12 +286,27 @@ fn manifest(args: &DeployArgs) -> Result<Manifest> {
         }
         return Ok(manifest);
     }
+    if manifest.runtime == Runtime::Node {
+        return node_handler(&args.directory, &manifest.handler).map(|()| manifest);
+    }
     let module = manifest.handler.rsplit_once('.').map_or("", |(module, _)| module);
     let file = args.directory.join(module.replace('.', "/"));
     if !file.with_extension("py").exists() && !file.join("__init__.py").exists() {
         bail!("the handler {} has no file {}.py", manifest.handler, file.display());
     }
     Ok(manifest)
+}
+
+/// Checks that the file of a handler in Node.js exists.
+fn node_handler(directory: &Path, handler: &str) -> Result<()> {
+    let (folder, last) = handler.rsplit_once('/').unwrap_or((".", handler));
+    let file = last.split('.').next().unwrap_or_default();
+    let file = directory.join(folder).join(file);
+    let is_there = |ending: &&str| PathBuf::from(format!("{}{ending}", file.display())).is_file();
+    match ["", ".js", ".mjs", ".cjs"].iter().any(is_there) {
+        true => Ok(()),
+        false => bail!("the handler {handler} has no file {}.js, .mjs or .cjs", file.display()),
+    }
 }
 
 fn name_of(directory: &Path) -> Result<String> {

@@ -1,4 +1,5 @@
-//! `unlade fn explain`: the statement that decides about an action, without a gateway.
+//! `unlade fn explain`: the statement that decides about an action, or about every action that an
+//! operation of S3 needs, without a gateway.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,25 +7,27 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use unlade_command::output::line;
 use unlade_fn_gateway::config::{DEFAULT_TENANT, GatewayConfig};
 use unlade_fn_gateway::{deploy, permit};
 use unlade_fn_model::Manifest;
-use unlade_s3::policy::explain::{Explanation, Whose};
+use unlade_s3::policy::explain::{self, Explanation, Whose};
 use unlade_s3::policy::facts::{Environment, Vocabulary};
-use unlade_s3::policy::{BOUNDARY, Decision, document};
+use unlade_s3::policy::{BOUNDARY, Decision, Explained, document, is_action};
 use unlade_s3::{Policy, operation};
 
 pub(super) const LONG: &str = "\
 Says whether a function may perform an action on a resource, which statement decides, and which lines \
-would allow the action. The rights are those that `unlade fn serve` gives the function with the same \
+would allow the action. In place of an action, an operation of S3 with its parameters: then it does so \
+for every action that the request needs. The rights are those that `unlade fn serve` gives the function with the same \
 files: a role of the configuration (--role) or that of the function's directory (--function), within \
 `role` of its tenant. With --document they are those of one policy document. Nothing is asked of a \
-gateway or of a store. The exit status is 0 if the action is allowed, and 1 if not.";
+gateway or of a store. The exit status is 0 if the action is allowed, or all of them, and 1 if not.";
 
 pub(super) const HELP: &str = "\
-ACTION is IAM's name, as s3:GetObject or dynamodb:Query. RESOURCE is, for S3, BUCKET or BUCKET/KEY; for \
+ACTION is IAM's name, as s3:GetObject or dynamodb:Query; or an operation of S3, as PutObject, with \
+--parameter for those of its parameters that need a right of their own. RESOURCE is, for S3, BUCKET or BUCKET/KEY; for \
 other services the last part of an ARN, as table/orders; or an ARN; \"*\" is a resource that the host \
 cannot tell. The page on identity and rights lists the condition keys that a document may name; those \
 that are not said with --key are absent, except the time, the region and an encrypted transport.
@@ -32,12 +35,13 @@ that are not said with --key are absent, except the time, the region and an encr
 Examples:
   unlade fn explain s3:GetObject photos/cat.jpg --config fn.toml --tenant shop --role reader
   unlade fn explain s3:ListBucket photos --document reader.json --key s3:prefix=public/
+  unlade fn explain PutObject photos/cat.jpg --parameter ACL=public-read --document writer.json
   unlade fn explain dynamodb:Query table/orders --config fn.toml --function ./thumbnail";
 
 /// Arguments of `unlade fn explain`.
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// The action
+    /// The action, or an operation of S3
     action: String,
     /// The resource
     resource: String,
@@ -59,6 +63,9 @@ pub(super) struct ExplainArgs {
     /// A condition key of the request; may be there several times
     #[arg(long = "key", value_name = "KEY=VALUE")]
     keys: Vec<String>,
+    /// A parameter of the operation, as text or JSON; may be there several times
+    #[arg(long = "parameter", value_name = "NAME=VALUE")]
+    parameters: Vec<String>,
     /// The region that the request is for
     #[arg(long, default_value = "us-east-1")]
     region: String,
@@ -76,18 +83,103 @@ struct Rights {
 /// # Errors
 /// The policy or an argument is invalid.
 pub(super) fn run(args: &ExplainArgs) -> Result<ExitCode> {
-    let keys = args.keys.iter().map(|pair| key(pair)).collect::<Result<Vec<_>>>()?;
-    check_action(&args.action)?;
     let rights = rights(args)?;
-    let policy = Policy::from_value(&rights.policy)?;
     let (now, region) = (SystemTime::now(), args.region.clone());
     let environment = Environment { now, region, has_tls: true, is_deferred: false };
-    let found = policy.explain(&args.action, &args.resource, &environment, &keys);
-    line(format_args!("{}", text(args, &rights, &found)))?;
-    Ok(match found.decision {
-        Decision::Allowed => ExitCode::SUCCESS,
-        Decision::Denied | Decision::NotAllowed => ExitCode::FAILURE,
-    })
+    let (is_allowed, text) = explained(args, &rights, &environment)?;
+    line(format_args!("{text}"))?;
+    Ok(if is_allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// An action on a resource, with the decision about it.
+struct Found {
+    action: String,
+    resource: String,
+    explanation: Explanation,
+}
+
+/// True if all is allowed, and the text.
+fn explained(
+    args: &ExplainArgs,
+    rights: &Rights,
+    environment: &Environment,
+) -> Result<(bool, String)> {
+    let keys = args.keys.iter().map(|pair| key(pair)).collect::<Result<Vec<_>>>()?;
+    let policy = Policy::from_value(&rights.policy)?;
+    let all = if args.action.contains(':') {
+        check_action(&args.action)?;
+        if !args.parameters.is_empty() {
+            bail!(
+                "--parameter is of an operation of S3, as PutObject; {} is an action",
+                args.action
+            );
+        }
+        let explanation = policy.explain(&args.action, &args.resource, environment, &keys);
+        let (action, resource) = (args.action.clone(), args.resource.clone());
+        vec![Found { action, resource, explanation }]
+    } else {
+        let Some(operation) = operation::find(&args.action) else {
+            bail!(
+                "{:?} is neither an action (SERVICE:NAME, as s3:GetObject) nor an operation of S3",
+                args.action
+            );
+        };
+        let parameters = parameters(operation, args)?;
+        let all = policy.explain_operation(operation, &parameters, environment, &keys);
+        if all.is_empty() {
+            bail!("a bucket, a key, a version or a source is no text that the host decides about");
+        }
+        let is_shown =
+            |own: &Explained| !own.is_possible || own.explanation.decision != Decision::Allowed;
+        let found = all.into_iter().filter(is_shown).map(|own| {
+            let Explained { action, resource, explanation, .. } = own;
+            Found { action, resource, explanation }
+        });
+        found.collect()
+    };
+    let is_allowed = all.iter().all(|own| own.explanation.decision == Decision::Allowed);
+    let mut texts: Vec<String> = Vec::new();
+    for found in &all {
+        let text = text(args, rights, found);
+        // Two parameters may need the same action.
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    Ok((is_allowed, texts.join("\n")))
+}
+
+/// The parameters of an operation: bucket and key, and those of the command line.
+fn parameters(operation: &operation::Operation, args: &ExplainArgs) -> Result<Map<String, Value>> {
+    let name = args.resource.strip_prefix("arn:aws:s3:::").unwrap_or(&args.resource);
+    let mut found = Map::new();
+    match (operation.target, name.split_once('/')) {
+        (operation::Target::Object, Some((bucket, key))) => {
+            found.insert("Bucket".to_owned(), bucket.into());
+            found.insert("Key".to_owned(), key.into());
+        }
+        (operation::Target::Object, None) => {
+            bail!("{} is on an object: BUCKET/KEY", operation.name);
+        }
+        (operation::Target::Bucket, None) => {
+            found.insert("Bucket".to_owned(), name.into());
+        }
+        (operation::Target::Bucket, Some(_)) => bail!("{} is on a BUCKET", operation.name),
+        (operation::Target::Service, _) => {}
+    }
+    for pair in &args.parameters {
+        let (name, value) = pair.split_once('=').context("--parameter is NAME=VALUE")?;
+        let Some(field) = operation.field(name) else {
+            bail!("--parameter: {} has no parameter {name:?}", operation.name);
+        };
+        let is_json = field.kind == operation::Kind::Boolean || value.starts_with(['{', '[']);
+        let value = match is_json {
+            true => serde_json::from_str(value).with_context(|| format!("--parameter {name}"))?,
+            false => Value::from(value),
+        };
+        found.insert(name.to_owned(), value);
+    }
+    Ok(found)
 }
 
 fn key(pair: &str) -> Result<(String, String)> {
@@ -100,16 +192,10 @@ fn key(pair: &str) -> Result<(String, String)> {
 }
 
 fn check_action(action: &str) -> Result<()> {
-    let Some((service, name)) = action.split_once(':').filter(|(_, name)| !name.is_empty()) else {
+    let Some((service, _)) = action.split_once(':').filter(|(_, name)| !name.is_empty()) else {
         bail!("{action:?} is no action: SERVICE:NAME, as s3:GetObject");
     };
-    let is_known = |own: &&operation::Operation| own.action.eq_ignore_ascii_case(action);
-    // Actions on versions have names of their own.
-    let is_version = name.contains("Version");
-    if service.eq_ignore_ascii_case("s3")
-        && !is_version
-        && operation::all().find(is_known).is_none()
-    {
+    if service.eq_ignore_ascii_case("s3") && !is_action(action) {
         bail!("{action:?} is the action of no operation of S3");
     }
     Ok(())
@@ -146,38 +232,39 @@ fn rights(args: &ExplainArgs) -> Result<Rights> {
     Ok(Rights { policy, tenant, role: args.role.clone() })
 }
 
-fn text(args: &ExplainArgs, rights: &Rights, found: &Explanation) -> String {
-    let what = format!("{} on {}", args.action, args.resource);
-    let whose = match (found.whose, &args.document) {
+fn text(args: &ExplainArgs, rights: &Rights, found: &Found) -> String {
+    let what = format!("{} on {}", found.action, found.resource);
+    let whose = match (found.explanation.whose, &args.document) {
         (Whose::Role, Some(path)) => path.display().to_string(),
         (Whose::Role, None) => "the function's role".to_owned(),
         (Whose::Boundary, _) => format!("the operator's role of tenant {}", rights.tenant),
     };
-    let by = found.statement.as_ref().map(|(number, sid)| {
+    let by = found.explanation.statement.as_ref().map(|(number, sid)| {
         let name = sid.as_ref().map(|sid| format!(" ({sid})")).unwrap_or_default();
         format!("statement {number}{name} of {whose}")
     });
-    match (found.decision, by) {
+    match (found.explanation.decision, by) {
         (Decision::Allowed, Some(by)) => format!("allowed: {what}, by {by}"),
         (Decision::Denied, Some(by)) => {
             format!("denied: {what}, by {by}; no other statement can allow it")
         }
         _ => format!(
             "not allowed: no statement of {whose} is about {what}; what would allow it:\n{}",
-            lines(args, rights, found.whose)
+            lines(args, rights, found)
         ),
     }
 }
 
 /// The statement to add, in the form of the policy that decides.
-fn lines(args: &ExplainArgs, rights: &Rights, whose: Whose) -> String {
-    let (place, decides) = match whose {
+fn lines(args: &ExplainArgs, rights: &Rights, found: &Found) -> String {
+    let (place, decides) = match found.explanation.whose {
         Whose::Role => (None, Some(&rights.policy)),
         Whose::Boundary => (Some("role"), rights.policy.get(BOUNDARY)),
     };
+    let (action, resource) = (&found.action, &found.resource);
     if decides.is_some_and(|policy| policy.get("Statement").is_some()) {
-        let resource = arn(&args.action, &args.resource, &args.region);
-        let statement = json!({"Effect": "Allow", "Action": args.action, "Resource": resource});
+        let resource = arn(action, resource, &args.region);
+        let statement = json!({"Effect": "Allow", "Action": action, "Resource": resource});
         return format!("{statement:#}");
     }
     let table = match (place, &rights.role) {
@@ -185,7 +272,6 @@ fn lines(args: &ExplainArgs, rights: &Rights, whose: Whose) -> String {
         (None, Some(role)) => format!("tenant.{}.roles.{role}.statements", rights.tenant),
         (None, None) => "role.statements".to_owned(),
     };
-    let (action, resource) = (&args.action, &args.resource);
     format!("[[{table}]]\neffect = \"allow\"\nactions = [{action:?}]\nresources = [{resource:?}]")
 }
 
@@ -193,10 +279,9 @@ fn lines(args: &ExplainArgs, rights: &Rights, whose: Whose) -> String {
 fn arn(action: &str, resource: &str, region: &str) -> String {
     let service = action.split(':').next().unwrap_or_default().to_ascii_lowercase();
     match (resource, service.as_str()) {
-        ("*", _) => "*".to_owned(),
-        (arn, _) if arn.starts_with("arn:") => arn.to_owned(),
+        (arn, "s3") if arn == "*" || arn.starts_with("arn:") => arn.to_owned(),
         (name, "s3") => format!("arn:aws:s3:::{name}"),
-        (name, service) => format!("arn:aws:{service}:{region}:*:{name}"),
+        (name, service) => explain::resource(service, name, region).arn(),
     }
 }
 
@@ -212,14 +297,9 @@ mod tests {
         args: ExplainArgs,
     }
 
-    fn explained(words: &[&str]) -> Result<(Decision, String)> {
+    fn run(words: &[&str]) -> Result<(bool, String)> {
         let args = Command::try_parse_from(std::iter::once(&"explain").chain(words))?.args;
-        let keys = args.keys.iter().map(|pair| key(pair)).collect::<Result<Vec<_>>>()?;
-        check_action(&args.action)?;
-        let rights = rights(&args)?;
-        let policy = Policy::from_value(&rights.policy)?;
-        let found = policy.explain(&args.action, &args.resource, &Environment::of_tests(), &keys);
-        Ok((found.decision, text(&args, &rights, &found)))
+        explained(&args, &rights(&args)?, &Environment::of_tests())
     }
 
     const DOCUMENT: &str = r#"{"Version": "2012-10-17", "Statement": [
@@ -232,20 +312,24 @@ mod tests {
         let path = dir.path().join("r.json");
         std::fs::write(&path, DOCUMENT).unwrap();
         let file = path.display().to_string();
-        let of = |words: &[&str]| explained(&[words, &["--document", &file]].concat()).unwrap();
-        let (decision, text) = of(&["s3:ListBucket", "photos", "--key", "s3:prefix=a/b"]);
-        assert_eq!(decision, Decision::Allowed);
+        let of = |words: &[&str]| run(&[words, &["--document", &file]].concat()).unwrap();
+        let (is_allowed, text) = of(&["s3:ListBucket", "photos", "--key", "s3:prefix=a/b"]);
+        assert!(is_allowed);
         assert!(text.ends_with(&format!("by statement 1 (List) of {file}")), "{text}");
-        let (decision, text) = of(&["s3:GetObject", "photos/k"]);
-        assert_eq!(decision, Decision::NotAllowed);
+        let (is_allowed, text) = of(&["s3:GetObject", "photos/k"]);
+        assert!(!is_allowed);
         let (_, lines) = text.split_once('\n').unwrap();
         let statement: Value = serde_json::from_str(lines).unwrap();
         let mut wider: Value = serde_json::from_str(DOCUMENT).unwrap();
         wider["Statement"].as_array_mut().unwrap().push(statement);
         std::fs::write(&path, wider.to_string()).unwrap();
-        assert_eq!(of(&["s3:GetObject", "photos/k"]).0, Decision::Allowed);
+        assert!(of(&["s3:GetObject", "photos/k"]).0);
         assert_eq!(arn("sqs:SendMessage", "q", "eu-west-1"), "arn:aws:sqs:eu-west-1:*:q");
         assert_eq!(arn("sqs:ListQueues", "*", "eu-west-1"), "*");
+        assert_eq!(
+            arn("secretsmanager:GetSecretValue", "secret:db", "eu-west-1"),
+            "arn:aws:secretsmanager:eu-west-1:*:secret:db-??????"
+        );
     }
 
     #[test]
@@ -261,14 +345,15 @@ mod tests {
         let manifest = "handler = \"app.handler\"\ntenant = \"shop\"\n";
         std::fs::write(function.join("function.toml"), manifest).unwrap();
         let (config, function) = (config.display().to_string(), function.display().to_string());
-        let of = |words: &[&str]| explained(&[words, &["--config", &config]].concat());
+        let of = |words: &[&str]| run(&[words, &["--config", &config]].concat());
         let listed = ["s3:ListBucket", "photos", "--tenant", "shop", "--role", "lister", "--key"];
-        let (decision, text) = of(&[&listed[..], &["s3:prefix=a/b"]].concat()).unwrap();
-        assert!(decision == Decision::Allowed && text.contains("(List)"), "{text}");
-        let (decision, _) = of(&[&listed[..], &["s3:prefix=b"]].concat()).unwrap();
-        assert_eq!(decision, Decision::NotAllowed);
-        let (decision, text) = of(&["s3:GetObject", "photos/k", "--function", &function]).unwrap();
-        assert_eq!(decision, Decision::NotAllowed);
+        let (is_allowed, text) = of(&[&listed[..], &["s3:prefix=a/b"]].concat()).unwrap();
+        assert!(is_allowed && text.contains("(List)"), "{text}");
+        let (is_allowed, _) = of(&[&listed[..], &["s3:prefix=b"]].concat()).unwrap();
+        assert!(!is_allowed);
+        let (is_allowed, text) =
+            of(&["s3:GetObject", "photos/k", "--function", &function]).unwrap();
+        assert!(!is_allowed);
         assert!(text.contains("operator's role of tenant shop"), "{text}");
         assert!(text.contains("[[tenant.shop.role.statements]]"), "{text}");
         let table: toml::Table = text.split_once('\n').unwrap().1.parse().unwrap();
@@ -277,10 +362,59 @@ mod tests {
         assert!(text.contains("[[role.statements]]"), "{text}");
     }
 
+    /// Each action that a request needs has a line, and those that are missing what would allow
+    /// them.
+    #[test]
+    fn an_operation_is_explained_by_each_of_its_actions() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.json");
+        let mut document = json!({"Version": "2012-10-17", "Statement": [
+            {"Effect": "Allow", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::photos/*"}]});
+        std::fs::write(&path, document.to_string()).unwrap();
+        let file = path.display().to_string();
+        let of = |words: &[&str]| run(&[words, &["--document", &file]].concat()).unwrap();
+        assert!(of(&["PutObject", "photos/k"]).0);
+        let open = [
+            "PutObject",
+            "photos/k",
+            "--parameter",
+            "ACL=public-read",
+            "--parameter",
+            "GrantRead=id=1",
+        ];
+        let (is_allowed, text) = of(&open);
+        assert!(!is_allowed);
+        assert!(text.starts_with("allowed: s3:PutObject on photos/k, by statement 1"), "{text}");
+        assert_eq!(text.matches("about s3:PutObjectAcl on photos/k").count(), 1, "{text}");
+        let (_, lines) = text.split_once("allow it:\n").unwrap();
+        let statement = serde_json::from_str(lines).unwrap();
+        document["Statement"].as_array_mut().unwrap().push(statement);
+        std::fs::write(&path, document.to_string()).unwrap();
+        assert!(of(&open).0);
+        let delete = [
+            "DeleteObject",
+            "photos/k",
+            "--parameter",
+            "VersionId=7",
+            "--parameter",
+            "BypassGovernanceRetention=true",
+        ];
+        let (_, text) = of(&delete);
+        for action in ["s3:DeleteObjectVersion", "s3:BypassGovernanceRetention"] {
+            assert!(text.contains(&format!("about {action} on photos/k")), "{text}");
+        }
+    }
+
     #[test]
     fn what_cannot_be_explained_is_said() {
         for (words, part) in [
-            (&["GetObject", "b/k"][..], "SERVICE:NAME"),
+            (&["FetchObject", "b/k"][..], "SERVICE:NAME"),
+            (&["GetObject", "b"], "BUCKET/KEY"),
+            (&["ListObjectsV2", "b/k"], "BUCKET"),
+            (&["PutObject", "b/k", "--parameter", "ACL"], "NAME=VALUE"),
+            (&["PutObject", "b/k", "--parameter", "Acl=x"], "no parameter \"Acl\""),
+            (&["s3:PutObject", "b/k", "--parameter", "ACL=x"], "is an action"),
+            (&["CopyObject", "b/k", "--parameter", "CopySource=arn:aws:s3:::b/k"], "no text"),
             (&["s3:FetchObject", "b/k"], "no operation of S3"),
             (&["s3:GetObject", "b/k", "--key", "s3:prefix"], "KEY=VALUE"),
             (&["s3:GetObject", "b/k", "--key", "aws:SourceIp=1"], "does not know"),
@@ -288,7 +422,7 @@ mod tests {
             (&["s3:GetObject", "b/k", "--role", "none"], "roles.none"),
             (&["s3:GetObject", "b/k", "--document", "/none/r.json"], "/none/r.json"),
         ] {
-            let error = explained(words).unwrap_err();
+            let error = run(words).unwrap_err();
             assert!(format!("{error:#}").contains(part), "{words:?}: {error:#}");
         }
     }

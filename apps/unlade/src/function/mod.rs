@@ -3,10 +3,12 @@
 mod client;
 mod explain;
 mod init;
+mod logs;
 mod parent;
 mod sandbox;
 mod serve;
 mod store;
+mod top;
 mod worker;
 
 use std::process::ExitCode;
@@ -48,6 +50,12 @@ enum FnCommand {
     List(client::GatewayArgs),
     /// Invoke a function, and print its result
     Invoke(client::InvokeArgs),
+    /// Print the log of a function
+    #[command(after_long_help = logs::HELP)]
+    Logs(logs::LogsArgs),
+    /// Show what the functions of a gateway do, every second
+    #[command(after_long_help = top::HELP)]
+    Top(top::TopArgs),
     /// Remove a function
     Remove(client::RemoveArgs),
     /// Print what aws and boto3 need to know, as shell text
@@ -78,6 +86,8 @@ pub fn run(args: FnArgs) -> Result<ExitCode> {
         FnCommand::Deploy(args) => client::deploy(&args)?,
         FnCommand::List(args) => client::list(&args)?,
         FnCommand::Invoke(args) => return client::invoke(&args),
+        FnCommand::Logs(args) => logs::run(&args)?,
+        FnCommand::Top(args) => top::run(&args)?,
         FnCommand::Remove(args) => client::remove(&args)?,
         FnCommand::Env(args) => client::env(&args)?,
         FnCommand::Explain(args) => return explain::run(&args),

@@ -45,11 +45,16 @@ An fn.toml, with the defaults:
   settle_timeout = \"1m\"           # until acknowledged writes are durable
   drain_timeout = \"30s\"
   python = \"/usr/bin/python3\"
+  node = \"/usr/bin/node\"          # of functions in Node.js
   packages = []                     # directories that all functions have on sys.path
-  scratch = \"512MiB\"              # /tmp of an instance, in memory
+  scratch = \"512MiB\"              # /tmp of an instance, beside its memory
   store_listen = \"127.0.0.1:9000\" # the built-in store
   workers = \"per-tenant\"          # or \"shared\": one I/O worker, and one end, for all tenants
   # workers_admin = \"127.0.0.1:9903\"  # /metrics of a shared worker; none if absent
+  metrics_functions_max = 1000      # functions with metrics of their own; the others share some
+  [function_log]
+  bytes_max = \"1MiB\"              # of the last lines of each function, for `unlade fn logs`
+  lines_per_s = 2000                # of a function; more are dropped and counted
   [log]
   format = \"text\"                 # or \"json\"
   level = \"info\"
@@ -84,6 +89,8 @@ An fn.toml, with the defaults:
   processes_max = 256               # of an instance
   files_max = 1024
   spares = 2                        # roots and groups made in advance
+  freeze = true                     # idle instances stand still, as in Lambda
+  freeze_after_ms = 10              # once they are idle for this time
   start_timeout = \"1m\"            # of a function's import, and of an instance
   [isolation.qemu]
   accelerator = \"auto\"            # or \"kvm\", \"tcg\": software
@@ -98,9 +105,10 @@ An fn.toml, with the defaults:
 
 A function.toml; only the handler must be there:
   handler = \"app.handler\"
-  runtime = \"python\"            # or \"provided\": an executable `bootstrap`, in any language
+  runtime = \"python\"            # or \"nodejs\", \"provided\": an executable `bootstrap`
   tenant = \"default\"              # the one who deploys; of a directory, whose it is
   memory = \"128MiB\"
+  scratch = \"512MiB\"              # of /tmp; not set, that of fn.toml
   timeout = \"30s\"
   isolation = \"process\"           # or \"qemu\": `unlade doctor` says what works
   mode = \"offload\"                # or \"prefetch\", \"sdk\"; \"tcp\"; \"stock\": any service;
@@ -249,6 +257,7 @@ mod tests {
             functions: config.functions.clone(),
             memory_max: config.memory_max,
             python: config.python.clone(),
+            node: config.node.clone(),
             services: config.services.clone(),
             store: config.store.clone(),
             tenant: config.tenant.clone(),

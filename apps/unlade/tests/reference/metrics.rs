@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use unlade_metrics::{Event, Meter, Role, Stage};
+use unlade_fn_gateway::function_meter::FunctionMeters;
+use unlade_metrics::{Event, Meter, OpenMetrics, Role, Stage};
 use unlade_nic_inline::device::DeviceCounters;
 use unlade_nic_inline::tls_proxy::metrics::{Connections, add_device};
 use unlade_testkit::openmetrics;
@@ -18,7 +19,9 @@ writes it.
 Each process serves its metrics as OpenMetrics text at `/metrics` of the address `admin` of its
 configuration. The names below are those of the samples. A histogram has the samples `_bucket` (with
 the label `le`), `_sum` and `_count`; it is served after its first measurement. A worker of several
-tenants adds the label `tenant`.
+tenants adds the label `tenant`. Functions beyond `metrics_functions_max` of `fn.toml` share the
+samples with the value `other` of the labels `tenant` and `function`; those of a removed function
+disappear.
 ";
 
 /// A product: the heading, the processes that serve its metrics, and the beginnings of their names.
@@ -146,18 +149,27 @@ fn sample(family: &mut Family, line: &str) {
     assert!(line.starts_with(&family.name), "{line} is not a sample of {}", family.name);
     let Some((_, rest)) = line.split_once('{') else { return };
     let labels = rest.split_once('}').unwrap().0;
-    // The bounds of buckets are no label of the family; a version is no closed set.
-    let (key, value) = labels.split(',').next().unwrap().split_once('=').unwrap();
-    let (_, values) = family.label.get_or_insert_with(|| (key.to_owned(), Vec::new()));
-    let value = value.trim_matches('"').to_owned();
-    if key != "version" && !values.contains(&value) {
-        values.push(value);
+    // The bounds of buckets are no label of the family.
+    let labels = labels.split(',').map(|label| label.split_once('=').unwrap());
+    let labels: Vec<(&str, &str)> = labels.filter(|(key, _)| *key != "le").collect();
+    let keys = labels.iter().map(|(key, _)| *key).collect::<Vec<_>>().join("`, `");
+    let (_, values) = family.label.get_or_insert_with(|| (keys, Vec::new()));
+    if let [(key, value)] = labels.as_slice()
+        && !OPEN.contains(key)
+    {
+        let value = value.trim_matches('"').to_owned();
+        if !values.contains(&value) {
+            values.push(value);
+        }
     }
 }
 
+/// Labels whose values are no closed set. Families with two labels have only these.
+const OPEN: [&str; 3] = ["version", "tenant", "function"];
+
 /// The texts of processes with every family: those with a meter, the copy daemon, the software
-/// NIC and the NVMe target.
-fn texts() -> [String; 4] {
+/// NIC, the NVMe target, and those of each function.
+fn texts() -> [String; 5] {
     let meter = Meter::new();
     for &stage in Stage::ALL {
         // A stage without a measurement is not served.
@@ -169,7 +181,11 @@ fn texts() -> [String; 4] {
     );
     let nvme = unlade_nvme::target::Counts::default().render();
     let copyd = unlade_copy_service::daemon::metric_families();
-    [meter.render(), copyd, nic, nvme]
+    let functions = FunctionMeters::new(1);
+    functions.add("tenant", "function");
+    let mut of_functions = OpenMetrics::new();
+    functions.render(&mut of_functions);
+    [meter.render(), copyd, nic, nvme, of_functions.finish()]
 }
 
 /// The families of all processes, those of several processes once.

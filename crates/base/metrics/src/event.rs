@@ -498,6 +498,9 @@ events! {
     /// A request was not authenticated, or its key does not permit the operation
     FnDenied(reason: FnDenial) => "unlade_fn_requests_denied",
         "Requests without a valid signature or without the right, by reason.";
+    /// A denied request has no line in the log, because many of its reason were logged just before
+    FnDenialUnlogged(reason: FnDenial) => "unlade_fn_denials_unlogged",
+        "Denied requests without a line in the log, by reason.";
     /// A deployment, or a function of the directory, was not served
     FnDeployRefused => "unlade_fn_deployments_refused",
         "Functions that could not be imported, or whose settings are not permitted.";
@@ -529,6 +532,12 @@ events! {
     /// An instance did not start
     FnStartFailed => "unlade_fn_starts_failed",
         "Instances that did not start.";
+    /// The processes of an idle instance were stopped
+    FnFrozen => "unlade_fn_instances_frozen",
+        "Idle instances whose processes were stopped until their next invocation.";
+    /// The processes of an idle instance could not be stopped: they go on between invocations
+    FnUnfrozen => "unlade_fn_instances_unfrozen",
+        "Instances that go on between invocations, because the host cannot stop them.";
 }
 
 /// The index of the first counter of each family.

@@ -103,6 +103,8 @@ labels! {
         Python => "python",
         /// The function's own executable.
         Provided => "provided",
+        /// The host's Node.js.
+        Node => "nodejs",
     }
 }
 

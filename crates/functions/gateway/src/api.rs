@@ -1,6 +1,7 @@
 //! The HTTP server: Lambda's Invoke API, and the own API of `unlade fn`. The life cycle of functions
 //! is in [`lambda_api`].
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -22,18 +23,20 @@ use unlade_fn_model::lambda::{
     ASYNC_EVENT_BYTES_MAX, Denial, EVENT_BYTES_MAX, InvocationType, Refusal, UNHANDLED,
 };
 use unlade_fn_model::lifecycle::{Qualifier, Reference, Version};
+use unlade_fn_model::log::Wanted;
 use unlade_fn_model::manifest::is_name;
 use unlade_guest_protocol::control::ObjectName;
 
 use crate::answer::{Reply, json_reply, refuse, set};
 use crate::archive::CODE_BYTES_MAX;
 use crate::auth::Caller;
+use crate::call_context::{self, CLIENT_CONTEXT_HEADER, TRACE_HEADER};
 use crate::denials::{Denials, Denied};
 use crate::events::Events;
 use crate::function::{Function, key};
 use crate::host::Host;
 use crate::install;
-use crate::invoke::{self, Answer, invoke};
+use crate::invoke::{Answer, Input, invoke};
 use crate::lambda_api::{self, Operation, View};
 use crate::permission::may_invoke;
 use crate::request::{AuthenticatedRequest, Query, compare, header, identify, unpercent};
@@ -127,6 +130,8 @@ enum Route {
     Invocation(String),
     /// The deployment of this function by `unlade fn`.
     Deployment(String),
+    /// The log of this function.
+    Logs(String),
     /// The state of the gateway.
     State,
 }
@@ -144,6 +149,9 @@ impl Route {
             }
             (&Method::PUT, ["unlade", "v1", "functions", name]) => {
                 Route::Deployment((*name).to_owned())
+            }
+            (&Method::GET, ["unlade", "v1", "functions", name, "logs"]) => {
+                Route::Logs((*name).to_owned())
             }
             (&Method::GET, ["unlade", "v1", "state"]) => Route::State,
             _ => return None,
@@ -189,6 +197,7 @@ async fn route(
         Some(Route::Life(operation)) => lambda_api::serve(&api.host, operation, asked).await,
         Some(Route::Invocation(name)) => invocation(api, &unpercent(&name)?, asked, peer).await,
         Some(Route::Deployment(name)) => deployment(api, &unpercent(&name)?, asked).await,
+        Some(Route::Logs(name)) => logs(api, &unpercent(&name)?, asked).await,
         Some(Route::State) => {
             asked.body.signed(EVENT_BYTES_MAX).await?;
             Ok(json_reply(200, state(api, &asked.caller).await.to_string()))
@@ -256,28 +265,35 @@ async fn invocation(
         true => hinted(&head.headers)?,
         false => Vec::new(),
     };
+    let client_context = head.headers.get(CLIENT_CONTEXT_HEADER).map(|value| value.as_bytes());
+    let client_context = client_context.map(call_context::client_context).transpose()?;
+    let trace = header(&head.headers, TRACE_HEADER).filter(|trace| call_context::is_trace(trace));
+    let trace = trace.map(str::to_owned);
     let bytes_max = match kind {
         InvocationType::Event => ASYNC_EVENT_BYTES_MAX,
         _ => EVENT_BYTES_MAX,
     };
-    let event = body.signed(bytes_max).await?;
+    let event = body.signed(bytes_max).await.map_err(|refusal| match (kind, refusal) {
+        (InvocationType::Event, Refusal::TooLarge(limit)) => Refusal::EventTooLarge(limit),
+        (_, refusal) => refusal,
+    })?;
     if !event.is_empty() {
         let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(&event);
         parsed.map_err(|error| Refusal::Content(error.to_string()))?;
     }
+    let input = Input { event: event.into(), objects, client_context, trace };
     match kind {
         InvocationType::DryRun => Ok(json_reply(204, "")),
         InvocationType::Event => {
             let qualifier = Reference::parse(place.0, place.1)?.qualifier;
-            let accepted =
-                api.events.accept(&api.host, &function, qualifier.as_ref(), event.into());
+            let accepted = api.events.accept(&api.host, &function, qualifier.as_ref(), input);
             let number = accepted.await?;
             let mut reply = json_reply(202, "");
             set(&mut reply, "x-amzn-requestid", &number);
             Ok(reply)
         }
         InvocationType::RequestResponse => {
-            let answer = invoke(&api.host, &function, event.into(), objects).await?;
+            let answer = invoke(&api.host, &function, input).await?;
             Ok(answered(answer, &function, wants_log))
         }
     }
@@ -296,8 +312,7 @@ fn hinted(headers: &HeaderMap) -> Result<Vec<ObjectName>, Refusal> {
 }
 
 fn answered(answer: Answer, function: &Function, wants_log: bool) -> Reply {
-    let log = wants_log.then(|| invoke::log(&answer, function));
-    let Answer { invocation, result, is_error, served, timings, .. } = answer;
+    let Answer { invocation, result, is_error, log_tail, served, timings, .. } = answer;
     let mut reply = json_reply(200, result);
     set(&mut reply, "x-amzn-requestid", &invocation);
     set(&mut reply, "x-amz-executed-version", &function.version.to_string());
@@ -315,8 +330,9 @@ fn answered(answer: Answer, function: &Function, wants_log: bool) -> Reply {
     if is_error {
         set(&mut reply, "x-amz-function-error", UNHANDLED);
     }
-    if let Some(log) = log {
-        set(&mut reply, "x-amz-log-result", &base64::engine::general_purpose::STANDARD.encode(log));
+    if wants_log {
+        let log = base64::engine::general_purpose::STANDARD.encode(log_tail);
+        set(&mut reply, "x-amz-log-result", &log);
     }
     reply
 }
@@ -339,6 +355,29 @@ async fn deployment(
     Ok(json_reply(200, view.configuration(Version::Latest)?.to_string()))
 }
 
+/// A part of the log of a function, over all of its versions.
+async fn logs(api: &Api, name: &str, asked: AuthenticatedRequest) -> Result<Reply, Refusal> {
+    let AuthenticatedRequest { caller, head, body } = asked;
+    body.signed(EVENT_BYTES_MAX).await?;
+    let query = Query::parse(head.uri.query().unwrap_or_default())?;
+    let number = |key: &str| {
+        let text = query.get(key).unwrap_or("0");
+        text.parse().map_err(|_| Refusal::Parameter(format!("{key}: {text:?} is no number")))
+    };
+    let (after, since_ms) = (number("after")?, number("since_ms")?);
+    let wanted = Wanted { after, since_ms, request: query.get("request").map(str::to_owned) };
+    let functions = api.host.functions();
+    let found = functions.iter().find(|function| function.name == name);
+    match found.ok_or_else(|| Refusal::NotFound(name.to_owned()))? {
+        found if caller.is(&found.tenant.name) => {
+            let page = found.observed.log.page(&wanted);
+            let page = serde_json::to_vec(&page).map_err(|e| Refusal::Service(e.to_string()))?;
+            Ok(json_reply(200, page))
+        }
+        _ => Err(Refusal::Foreign(name.to_owned())),
+    }
+}
+
 /// Compares a long body with the signed hash, beside the requests of others.
 async fn compare_off_thread(archive: &Bytes, due: Option<String>) -> Result<(), Refusal> {
     let archive = archive.clone();
@@ -359,6 +398,7 @@ async fn state(api: &Api, caller: &Caller) -> Value {
             "id": attached_instance.id,
             "function": attached_instance.function.name,
             "state": if attached_instance.is_running() { "busy" } else { "idle" },
+            "frozen": attached_instance.instance.is_frozen(),
             "origin": attached_instance.origin,
             "usage": attached_instance.usage(),
         }));
@@ -384,6 +424,7 @@ async fn state(api: &Api, caller: &Caller) -> Value {
         "templates": templates,
         "instances": instances,
         "charged_bytes": census.charged_bytes,
+        "functions": figures(host, caller),
         "starting": census.starting,
         "waiting": census.waiting,
     });
@@ -391,6 +432,25 @@ async fn state(api: &Api, caller: &Caller) -> Value {
         state.extend(about);
     }
     state
+}
+
+/// The figures of the caller's functions, each over all of its versions.
+fn figures(host: &Host, caller: &Caller) -> Vec<Value> {
+    let functions = host.functions();
+    let own = functions.iter().filter(|function| caller.is(&function.tenant.name));
+    let mut instances: BTreeMap<String, usize> = BTreeMap::new();
+    for attached_instance in host.attached_instances() {
+        *instances.entry(attached_instance.function.name.clone()).or_default() += 1;
+    }
+    let mut by_name = BTreeMap::new();
+    for function in own {
+        by_name.entry(function.name.clone()).or_insert_with(|| {
+            let mut figures = function.observed.figures();
+            figures["instances"] = instances.get(&function.name).copied().unwrap_or(0).into();
+            figures
+        });
+    }
+    by_name.into_values().collect()
 }
 
 #[cfg(test)]

@@ -87,6 +87,8 @@ pub struct GatewayConfig {
     pub drain_timeout: Duration,
     /// The interpreter of functions that name none.
     pub python: PathBuf,
+    /// Node.js, for functions with this runtime.
+    pub node: PathBuf,
     /// Directories of packages for all functions.
     pub packages: Vec<PathBuf>,
     /// Writable space of a function, in memory.
@@ -108,8 +110,28 @@ pub struct GatewayConfig {
     pub principal: BTreeMap<String, PrincipalConfig>,
     /// The isolation backends, by name.
     pub isolation: toml::Table,
+    /// The logs of functions.
+    pub function_log: FunctionLogConfig,
+    /// Most functions with samples of their own in the metrics; the others share one.
+    pub metrics_functions_max: usize,
     /// Format and level of the log.
     pub log: LogConfig,
+}
+
+/// The logs of functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FunctionLogConfig {
+    /// Size of the last lines that the gateway keeps of each function.
+    pub bytes_max: ByteSize,
+    /// Most lines of a function in a second; more are dropped and counted.
+    pub lines_per_s: u32,
+}
+
+impl Default for FunctionLogConfig {
+    fn default() -> FunctionLogConfig {
+        FunctionLogConfig { bytes_max: ByteSize(1 << 20), lines_per_s: 2000 }
+    }
 }
 
 /// The authentication of callers.
@@ -256,6 +278,8 @@ impl Default for GatewayConfig {
         let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         let python = ["/usr/bin/python3", "/usr/local/bin/python3"].map(PathBuf::from);
         let found = python.iter().find(|path| path.exists());
+        let node = ["/usr/bin/node", "/usr/local/bin/node"].map(PathBuf::from);
+        let found_node = node.iter().find(|path| path.exists());
         GatewayConfig {
             listen: local(9001),
             allow_remote: false,
@@ -273,6 +297,7 @@ impl Default for GatewayConfig {
             settle_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(30),
             python: found.unwrap_or(&python[0]).clone(),
+            node: found_node.unwrap_or(&node[0]).clone(),
             packages: Vec::new(),
             scratch: ByteSize(512 << 20),
             store: None,
@@ -283,6 +308,8 @@ impl Default for GatewayConfig {
             tenant: BTreeMap::new(),
             principal: BTreeMap::new(),
             isolation: toml::Table::new(),
+            function_log: FunctionLogConfig::default(),
+            metrics_functions_max: 1000,
             log: LogConfig::default(),
         }
     }

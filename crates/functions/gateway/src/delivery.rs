@@ -199,6 +199,7 @@ mod tests {
             failures: 3,
             ended: None,
             pending: Vec::new(),
+            trace: None,
         };
         AcceptedEvent { path: PathBuf::from("/events/n-1"), state, event: event.to_vec() }
     }

@@ -257,6 +257,7 @@ pub fn edition(manifest: Manifest, code: u64, archive: &[u8], stamp: &Stamp) -> 
     let runtime = match manifest.runtime {
         Runtime::Python => "python3",
         Runtime::Provided => "provided.al2023",
+        Runtime::Node => "nodejs",
     };
     Edition {
         code,

@@ -32,6 +32,9 @@ pub struct EventState {
     /// The destinations that do not have its end yet.
     #[serde(default)]
     pub pending: Vec<Pending>,
+    /// The trace of its caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
 }
 
 /// An accepted event.
@@ -113,6 +116,7 @@ impl EventState {
             failures: 0,
             ended: None,
             pending: Vec::new(),
+            trace: None,
         })
     }
 }
@@ -138,6 +142,7 @@ mod tests {
                 failures: 0,
                 ended: None,
                 pending: Vec::new(),
+                trace: Some("Root=1".to_owned()),
             },
             event: b"{\n\"a\": 1}".to_vec(),
         };

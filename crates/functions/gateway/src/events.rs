@@ -23,7 +23,7 @@ use crate::deploy::{time_ms, time_utc};
 use crate::event_file::{AcceptedEvent, EventState};
 use crate::function::Function;
 use crate::host::Host;
-use crate::invoke::{invoke, uuid};
+use crate::invoke::{Input, invoke, uuid};
 
 /// Most accepted invocations that have not ended.
 pub const EVENTS_MAX: usize = 10_000;
@@ -45,7 +45,8 @@ impl Events {
         Ok(Rc::new(Events { directory, count: std::cell::Cell::new(0) }))
     }
 
-    /// Accepts an invocation, which is durable when this returns. Returns its number, a UUID.
+    /// Accepts an invocation, which is durable when this returns: its event and its trace. Returns its
+    /// number, a UUID.
     ///
     /// # Errors
     /// The queue is full, or the system call failed.
@@ -54,7 +55,7 @@ impl Events {
         host: &Rc<Host>,
         function: &Function,
         qualifier: Option<&Qualifier>,
-        event: Vec<u8>,
+        input: Input,
     ) -> Result<String, Refusal> {
         if self.count.get() >= EVENTS_MAX {
             return Err(Refusal::Throttled(Refused::Concurrency));
@@ -68,8 +69,10 @@ impl Events {
             failures: 0,
             ended: None,
             pending: Vec::new(),
+            trace: input.trace,
         };
-        let accepted = AcceptedEvent { path: self.directory.join(uuid()), state, event };
+        let path = self.directory.join(uuid());
+        let accepted = AcceptedEvent { path, state, event: input.event };
         if let Err(error) = accepted.store().await {
             self.count.set(self.count.get() - 1);
             return Err(Refusal::Service(format!("the event cannot be kept: {error}")));
@@ -159,7 +162,7 @@ async fn execute(host: &Rc<Host>, accepted: &mut AcceptedEvent) -> bool {
         if age(&accepted.state) > config.age_max() {
             return end(host, accepted, &found, Condition::EventAgeExceeded, response);
         }
-        let (tried, own) = attempt(host, &found, &accepted.event).await;
+        let (tried, own) = attempt(host, &found, accepted).await;
         match tried {
             Tried::Done => {}
             Tried::Failed => accepted.state.failures += 1,
@@ -179,8 +182,14 @@ async fn execute(host: &Rc<Host>, accepted: &mut AcceptedEvent) -> bool {
     }
 }
 
-async fn attempt(host: &Rc<Host>, function: &Rc<Function>, event: &[u8]) -> (Tried, Response) {
-    match invoke(host, function, event.to_vec(), Vec::new()).await {
+async fn attempt(
+    host: &Rc<Host>,
+    function: &Rc<Function>,
+    accepted: &AcceptedEvent,
+) -> (Tried, Response) {
+    let trace = accepted.state.trace.clone();
+    let input = Input { event: accepted.event.clone(), trace, ..Input::default() };
+    match invoke(host, function, input).await {
         Ok(answer) => {
             let tried = if answer.is_error { Tried::Failed } else { Tried::Done };
             let text = String::from_utf8_lossy(&answer.result).into_owned();

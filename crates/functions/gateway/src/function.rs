@@ -11,6 +11,7 @@ use unlade_fn_model::pool::{FunctionId, Share};
 use unlade_s3::hint;
 
 use crate::deploy::Code;
+use crate::observed::Observed;
 use crate::tenant::Tenant;
 
 /// A version of a function. A new deployment creates a new value.
@@ -27,10 +28,12 @@ pub struct Function {
     pub code: Rc<Code>,
     /// The operator's role that it has; `None` for the rights in its manifest.
     pub role_name: Option<String>,
-    /// The number of its role, which later deployments reuse.
+    /// The number of its role, which no other deployment has.
     pub role: u64,
     /// Its tenant.
     pub tenant: Rc<Tenant>,
+    /// Its metrics and log, which all versions share.
+    pub observed: Rc<Observed>,
     /// The objects that its invocations will read, according to the manifest.
     pub(crate) hints: Vec<hint::Template>,
     /// Modules that its templates preload: fewer than in the manifest if a template has failed to
@@ -68,5 +71,6 @@ impl Drop for Function {
     fn drop(&mut self) {
         // The task that watches its template waits for this.
         self.removed.notify_one();
+        self.tenant.forget_role(self.role);
     }
 }

@@ -1,11 +1,13 @@
-//! The Python package that instances import: embedded in this program, and unpacked for instances.
+//! The packages that instances import, in Python and for Node.js: embedded in this program, and
+//! unpacked for instances.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use rust_embed::RustEmbed;
+use rust_embed::{EmbeddedFile, RustEmbed};
 
 /// `guest/python`, without its tests.
 #[derive(RustEmbed)]
@@ -13,9 +15,26 @@ use rust_embed::RustEmbed;
 #[include = "unlade_guest/*.py"]
 #[include = "unlade_guest/**/*.py"]
 #[include = "unlade_guest.pth"]
-struct Package;
+struct Python;
 
-/// Unpacks the package into `state`, once for each version; returns the directory for `sys.path`.
+/// `guest/node`, without its tests.
+#[derive(RustEmbed)]
+#[folder = "../../../guest/node"]
+#[include = "unlade_node/*"]
+#[include = "unlade_node/**/*"]
+struct Node;
+
+/// The files of this program: names and contents.
+fn files() -> impl Iterator<Item = (String, Cow<'static, [u8]>)> {
+    let python = Python::iter().map(|name| (Python::get(&name), name));
+    let node = Node::iter().map(|name| (Node::get(&name), name));
+    let is_there = |(file, name): (Option<EmbeddedFile>, Cow<'static, str>)| {
+        Some((name.into_owned(), file?.data))
+    };
+    python.chain(node).filter_map(is_there)
+}
+
+/// Unpacks the packages into `state`, once for each version; returns the directory for `sys.path`.
 ///
 /// # Errors
 /// The system call failed.
@@ -31,13 +50,12 @@ pub async fn unpack(state: &Path, python: &Path) -> io::Result<PathBuf> {
             _ => {}
         }
     }
-    for name in Package::iter() {
-        let Some(file) = Package::get(&name) else { continue };
-        let path = fresh.join(&*name);
+    for (name, content) in files() {
+        let path = fresh.join(name);
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        fs::write(&path, &file.data)?;
+        fs::write(&path, content)?;
     }
     compile(python, &fresh).await;
     fs::rename(&fresh, &target)?;
@@ -46,10 +64,7 @@ pub async fn unpack(state: &Path, python: &Path) -> io::Result<PathBuf> {
 
 /// Returns true if the files on disk equal those of this program.
 fn is_same(target: &Path) -> bool {
-    Package::iter().all(|name| {
-        let due = Package::get(&name);
-        due.is_some_and(|due| fs::read(target.join(&*name)).is_ok_and(|found| found == *due.data))
-    })
+    files().all(|(name, due)| fs::read(target.join(name)).is_ok_and(|found| found == *due))
 }
 
 /// Compiles the modules: the directory is read-only for instances, so each would compile them

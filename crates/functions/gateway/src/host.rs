@@ -3,17 +3,18 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, oneshot};
-use unlade_fn_model::ManifestError;
 use unlade_fn_model::isolation::{Image, Isolation, Mode, Origin, Template};
 use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::lifecycle::{Edition, Record, Version};
 use unlade_fn_model::manifest::Backend;
 use unlade_fn_model::pool::{Action, FunctionId, InstanceId, InvocationId, Pool, Refused, Share};
+use unlade_fn_model::{Manifest, ManifestError};
 use unlade_guest_protocol::control::ControlHead;
 use unlade_metrics::{Event, Meter};
 use unlade_s3::hint;
@@ -23,6 +24,8 @@ use crate::auth::Keys;
 use crate::config::{DEFAULT_TENANT, GatewayConfig, REGION, TenantConfig};
 use crate::deploy::{self, Revision};
 use crate::function::{Function, key};
+use crate::function_log::Place;
+use crate::observed::{Observatory, Observed};
 use crate::permit;
 use crate::registry::Registry;
 use crate::sources::Sources;
@@ -51,11 +54,13 @@ pub struct Assigned {
 pub struct Entered {
     host: Rc<Host>,
     name: String,
+    observed: Rc<Observed>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         self.host.running.set(self.host.running.get() - 1);
+        self.observed.meter.running.fetch_sub(1, Relaxed);
         let mut running_by = self.host.running_by.borrow_mut();
         if let Some(running) = running_by.get_mut(&self.name) {
             *running -= 1;
@@ -78,6 +83,8 @@ pub struct Host {
     pub meter: Arc<Meter>,
     /// The records of deployed functions.
     pub registry: Registry,
+    /// The metrics and logs of functions.
+    pub observatory: Observatory,
     backends: HashMap<Backend, Rc<dyn Isolation>>,
     pool: RefCell<Pool>,
     functions: RefCell<BTreeMap<String, Rc<Function>>>,
@@ -86,7 +93,9 @@ pub struct Host {
     waiting: RefCell<HashMap<InvocationId, oneshot::Sender<Result<Assigned, Refused>>>>,
     /// Its tenants.
     pub tenants: Tenants,
-    roles: RefCell<HashMap<String, u64>>,
+    /// All functions that are not dropped yet: those that are served or tried, and those with
+    /// instances that finish their work.
+    alive: RefCell<Vec<Weak<Function>>>,
     /// The rules for each tenant's functions.
     rules: RefCell<BTreeMap<String, TenantConfig>>,
     /// Queues that feed functions.
@@ -102,6 +111,8 @@ pub struct Host {
     pub running: Cell<usize>,
     /// Number of unanswered invocations, by function.
     running_by: RefCell<HashMap<String, u32>>,
+    /// True once the log has the reason why instances are not frozen.
+    has_told_unfrozen: Cell<bool>,
 }
 
 impl Host {
@@ -116,6 +127,7 @@ impl Host {
     ) -> Rc<Host> {
         let pool = RefCell::new(Pool::new(config.limits()));
         let registry = Registry::new(&config.state);
+        let observatory = Observatory::new(config.function_log, config.metrics_functions_max);
         let (rules, trials) = (config.tenant.clone(), Semaphore::new(config.starting_max));
         Rc::new(Host {
             config,
@@ -123,6 +135,7 @@ impl Host {
             guest,
             meter,
             registry,
+            observatory,
             backends,
             pool,
             functions: RefCell::default(),
@@ -130,7 +143,7 @@ impl Host {
             attached_instances: RefCell::default(),
             waiting: RefCell::default(),
             tenants,
-            roles: RefCell::default(),
+            alive: RefCell::default(),
             rules: RefCell::new(rules),
             sources: Sources::default(),
             keys: RefCell::default(),
@@ -139,6 +152,7 @@ impl Host {
             next: Cell::new(1),
             running: Cell::new(0),
             running_by: RefCell::default(),
+            has_told_unfrozen: Cell::new(false),
         })
     }
 
@@ -175,8 +189,7 @@ impl Host {
             let why = format!("{:?} is not offered by this gateway", manifest.isolation);
             return Err(wrong("isolation", why));
         }
-        let role = self.role(key(name, version));
-        Ok(Rc::new(Function {
+        let function = Rc::new(Function {
             is_deployed: code.starts_with(self.config.state.join("functions")),
             id: self.next(),
             name: name.to_owned(),
@@ -186,18 +199,23 @@ impl Host {
             version,
             code: self.registry.code(&code),
             role_name,
-            role,
+            role: self.next(),
+            observed: self.observatory.observe(&tenant.name, name),
             tenant,
             template: tokio::sync::Mutex::default(),
             is_removed: Cell::new(false),
             removed: Rc::default(),
             share: Cell::default(),
-        }))
+        });
+        let mut alive = self.alive.borrow_mut();
+        alive.retain(|function| function.strong_count() > 0);
+        alive.push(Rc::downgrade(&function));
+        Ok(function)
     }
 
-    /// The number of a role, which is stable for its name.
-    pub fn role(&self, name: String) -> u64 {
-        *self.roles.borrow_mut().entry(name).or_insert_with(|| self.next())
+    /// Tells the worker the rights of a function.
+    pub fn entitle(&self, function: &Function) {
+        function.tenant.role(function.role, self.policy(function));
     }
 
     /// Creates the function of an edition, which is not served yet.
@@ -243,20 +261,33 @@ impl Host {
         is_gone && self.functions().iter().any(|function| function.tenant.name == tenant)
     }
 
-    /// Applies new rules. A function that they forbid is no longer served until it is deployed
-    /// again. A tenant that stays keeps its rules.
+    /// Applies new rules, also to the calls of instances that run. A function that they forbid is
+    /// no longer served until it is deployed again: its instances end with what they run. A tenant
+    /// that stays keeps its rules.
     pub fn rule(self: &Rc<Host>, rules: &BTreeMap<String, TenantConfig>) {
         let mut before = self.rules.borrow().clone();
         before.retain(|tenant, _| self.stays(tenant, rules));
         before.extend(rules.clone());
         *self.rules.borrow_mut() = before;
+        self.entitle_all();
         for function in self.functions() {
-            match self.permit(&function) {
-                Ok(()) => function.tenant.role(function.role, self.policy(&function)),
-                Err(error) => {
-                    tracing::error!(function = %function.name, %error, "is not served any more");
-                    self.remove(&function.key());
-                }
+            if let Err(error) = self.permit(&function) {
+                tracing::error!(function = %function.name, %error, "is not served any more");
+                self.remove(&function.key());
+            }
+        }
+    }
+
+    /// Tells the workers the rights of all functions that they know. Instances of a tenant that is
+    /// gone keep theirs until they end.
+    fn entitle_all(&self) {
+        let alive: Vec<_> = self.alive.borrow().iter().filter_map(Weak::upgrade).collect();
+        let has_rules =
+            |tenant: &str| tenant == DEFAULT_TENANT || self.rules.borrow().contains_key(tenant);
+        for function in alive {
+            let tenant = &function.tenant;
+            if tenant.has_role(function.role) && has_rules(&tenant.name) {
+                self.entitle(&function);
             }
         }
     }
@@ -264,7 +295,7 @@ impl Host {
     /// Serves a function in place of the previous one with its key, whose instances finish their
     /// work.
     pub fn publish(&self, function: &Rc<Function>) {
-        function.tenant.role(function.role, self.policy(function));
+        self.entitle(function);
         self.share(function);
         self.by_id.borrow_mut().insert(function.id, function.clone());
         let before = self.functions.borrow_mut().insert(function.key(), function.clone());
@@ -280,7 +311,7 @@ impl Host {
         let share = Share {
             concurrency: concurrency.max(warm).max(1),
             keep_alive: function.manifest.keep_alive,
-            charge_bytes: function.manifest.memory.0,
+            charge_bytes: self.charge_bytes(&function.manifest),
             warm,
         };
         if function.share.replace(Some(share)) != Some(share) {
@@ -334,8 +365,10 @@ impl Host {
             return Err(Refusal::Reserved(reserved));
         }
         running_by.insert(function.name.clone(), running + 1);
+        function.observed.meter.running.fetch_add(1, Relaxed);
         self.running.set(self.running.get() + 1);
-        Ok(Entered { host: self.clone(), name: function.name.clone() })
+        let (name, observed) = (function.name.clone(), function.observed.clone());
+        Ok(Entered { host: self.clone(), name, observed })
     }
 
     /// The number of started instances of a function.
@@ -414,6 +447,10 @@ impl Host {
         let backend = self.backends.get(&function.manifest.isolation).ok_or("no isolation")?;
         let image = self.image(function);
         let template = backend.prepare(&image).await.map_err(|error| error.to_string())?;
+        let place = Place { version: function.version.to_string(), instance: None };
+        for line in template.printed().lines() {
+            function.observed.log.note(&place, None, line.to_owned());
+        }
         if let Some(found) = template.unpreloaded() {
             let (name, why) = (&function.name, &found.why);
             tracing::warn!(function = %name, why, "not preloaded: each instance imports it itself");
@@ -466,16 +503,29 @@ impl Host {
             guest: self.guest.clone(),
             runtime: manifest.runtime,
             python: python.clone(),
+            node: self.config.node.clone(),
             packages: [manifest.packages.clone(), self.config.packages.clone()].concat(),
             environment,
             memory_bytes: manifest.memory.0,
-            scratch_bytes: self.config.scratch.0,
+            scratch_bytes: self.scratch_bytes(manifest),
             mode: manifest.mode,
             preload: function.preload.borrow().clone(),
             relay: (manifest.mode == Mode::Tcp).then_some(relay),
             network: manifest.mode == Mode::Stock,
             region_bytes: attached_instance::REGION_BYTES,
         }
+    }
+
+    /// The size of `/tmp` of a function's instances.
+    pub fn scratch_bytes(&self, manifest: &Manifest) -> u64 {
+        manifest.scratch.unwrap_or(self.config.scratch).0
+    }
+
+    /// The charge of an instance until instances are measured: its memory, and a `/tmp` beyond the
+    /// usual size.
+    fn charge_bytes(&self, manifest: &Manifest) -> u64 {
+        let more = self.scratch_bytes(manifest).saturating_sub(self.config.scratch.0);
+        manifest.memory.0.saturating_add(more)
     }
 
     /// The endpoint of a tenant's store, if it is known.
@@ -565,6 +615,7 @@ impl Host {
                         self.attached_instances.borrow().get(&instance).cloned();
                     // The pool keeps it until its task reports its end.
                     let Some(attached_instance) = attached_instance else { continue };
+                    attached_instance.assign();
                     self.tell(invocation, Ok(Assigned { attached_instance, is_first }));
                 }
                 Action::Stop { instance } => self.stop(instance),
@@ -590,20 +641,24 @@ impl Host {
         }
     }
 
-    /// Charges each function with the memory of its oldest instance plus a quarter. A measurement
-    /// is expensive, and the oldest instance has grown to its full size.
+    /// Charges each function with the memory of its oldest instance plus a quarter, and with the mean
+    /// content of `/tmp`. A measurement of memory is expensive, and the oldest instance has grown to
+    /// its full size.
     async fn measure(self: &Rc<Host>) {
-        let mut oldest: HashMap<FunctionId, Rc<AttachedInstance>> = HashMap::new();
+        let mut found: HashMap<FunctionId, Vec<Rc<AttachedInstance>>> = HashMap::new();
         for attached_instance in self.attached_instances.borrow().values() {
-            oldest
-                .entry(attached_instance.function.id)
-                .or_insert_with(|| attached_instance.clone());
+            found.entry(attached_instance.function.id).or_default().push(attached_instance.clone());
         }
-        for (function, attached_instance) in oldest {
-            let Some(usage) = attached_instance.usage() else { continue };
-            let bytes = usage.private_bytes / 4 * 5;
-            let charge =
-                bytes.max(CHARGE_BYTES_MIN).min(attached_instance.function.manifest.memory.0);
+        for (function, attached_instances) in found {
+            let Some(oldest) = attached_instances.first() else { continue };
+            let Some(usage) = oldest.usage() else { continue };
+            let used = |one: &Rc<AttachedInstance>| one.instance.scratch_used_bytes();
+            let scratch_bytes = attached_instances.iter().map(used).sum::<u64>();
+            let charge = measured_charge_bytes(
+                usage.private_bytes,
+                oldest.function.manifest.memory.0,
+                scratch_bytes / attached_instances.len() as u64,
+            );
             let actions = self.pool.borrow_mut().charge(function, charge);
             self.act(actions);
             tokio::task::yield_now().await;
@@ -626,6 +681,22 @@ impl Availability for Rc<Host> {
     fn ending(&self, instance: InstanceId) {
         self.pool.borrow_mut().ending(instance);
     }
+
+    fn froze(&self, function: &Function, frozen: std::io::Result<()>) {
+        self.meter.add(if frozen.is_ok() { Event::FnFrozen } else { Event::FnUnfrozen });
+        if let Err(error) = frozen
+            && !self.has_told_unfrozen.replace(true)
+        {
+            let name = &function.name;
+            tracing::warn!(function = %name, %error, "idle instances go on: they are not frozen");
+        }
+    }
+}
+
+/// The charge of an instance with this private memory, memory limit and content of `/tmp`.
+fn measured_charge_bytes(private_bytes: u64, memory_bytes_max: u64, scratch_bytes: u64) -> u64 {
+    let memory = (private_bytes / 4 * 5).max(CHARGE_BYTES_MIN).min(memory_bytes_max);
+    memory.saturating_add(scratch_bytes)
 }
 
 /// Starts an instance, and serves it until it has ended.
@@ -635,7 +706,7 @@ async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
         // The backend has its own timeout for a template: a machine that boots in software takes
         // longer than an instance, and later starts need the template as well.
         let template = host.template(&function).await?;
-        let start = attached_instance::start(id, &function, template, function.role, patience);
+        let start = attached_instance::start(id, &function, template, patience);
         let started = tokio::time::timeout(patience, start).await;
         let late = |_| Err(format!("it did not start within {} s", patience.as_secs_f64()));
         started.unwrap_or_else(late)
@@ -652,6 +723,7 @@ async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
         Origin::Cold => Event::FnStartCold,
         Origin::Restored => Event::FnStartRestored,
     });
+    function.observed.meter.init_duration.add(attached_instance.start);
     host.admit(attached_instance.clone());
     host.ready(id);
     let why = attached_instance::serve(&host, &attached_instance, heard).await;
@@ -664,4 +736,17 @@ async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
     // Its memory is free only after its real end.
     let _ = tokio::time::timeout(patience, attached_instance.instance.ended()).await;
     host.gone(id, None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_is_charged_its_memory_and_its_files() {
+        let mib = |number: u64| number << 20;
+        assert_eq!(measured_charge_bytes(mib(40), mib(128), 0), mib(50));
+        assert_eq!(measured_charge_bytes(mib(1), mib(128), 0), CHARGE_BYTES_MIN);
+        assert_eq!(measured_charge_bytes(mib(120), mib(128), mib(300)), mib(428));
+    }
 }

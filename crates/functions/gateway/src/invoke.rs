@@ -1,17 +1,19 @@
 //! One invocation: hint, instance, handler, pending writes, answer.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::oneshot;
 use unlade_fn_model::isolation::{Origin, Runtime};
 use unlade_fn_model::lambda::{Failure, Refusal};
 use unlade_fn_model::pool::Refused;
-use unlade_guest_protocol::HandlerStatus;
 use unlade_guest_protocol::control::{ControlHead, FailedWrite, ObjectName};
+use unlade_guest_protocol::{CallContext, HandlerStatus};
 use unlade_metrics::{Event, FnRuntime};
 
-use crate::attached_instance::Ended;
+use crate::attached_instance::{AttachedInstance, Ended};
+use crate::call_context;
 use crate::function::Function;
 use crate::host::{Assigned, Host};
 use crate::link::{Link, Reply};
@@ -62,17 +64,43 @@ pub struct Answer {
     pub result: Vec<u8>,
     /// True if it failed.
     pub is_error: bool,
-    /// The end of its output.
+    /// The end of its log.
     pub log_tail: String,
     /// The kind of instance.
     pub served: Served,
     /// The durations of its phases.
     pub timings: Timings,
+    /// Bytes of texts and bodies that its calls have brought, and of those in its calls.
+    pub carried_bytes: (u64, u64),
 }
+
+/// Interval of the looks at the memory of an instance that runs an invocation.
+const LOOK: Duration = Duration::from_millis(20);
+/// The status of an invocation without an instance.
+const THROTTLED: u16 = 429;
 
 /// A random UUID (RFC 9562 §5.4).
 pub fn uuid() -> String {
     uuid::Uuid::new_v4().to_string()
+}
+
+/// The input of an invocation.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    /// The event, as JSON.
+    pub event: Vec<u8>,
+    /// Objects that it will read, in addition to those of the event.
+    pub objects: Vec<ObjectName>,
+    /// The client context: JSON in ASCII, on one line.
+    pub client_context: Option<String>,
+    /// The trace of the caller.
+    pub trace: Option<String>,
+}
+
+impl From<Vec<u8>> for Input {
+    fn from(event: Vec<u8>) -> Input {
+        Input { event, ..Input::default() }
+    }
 }
 
 /// Invokes a function with a JSON event. Must not be cancelled: an assigned instance must be used.
@@ -82,13 +110,13 @@ pub fn uuid() -> String {
 pub async fn invoke(
     host: &Rc<Host>,
     function: &Rc<Function>,
-    event: Vec<u8>,
-    objects: Vec<ObjectName>,
+    input: Input,
 ) -> Result<Answer, Refusal> {
     let invocation = uuid();
+    let event_bytes = input.event.len() as u64;
     let answered = match host.enter(function) {
         Ok(entered) => {
-            let answered = attempt(host, function, &invocation, event, objects).await;
+            let answered = attempt(host, function, &invocation, input).await;
             drop(entered);
             answered
         }
@@ -101,8 +129,10 @@ pub async fn invoke(
         host.meter.add(Event::FnAnswered(match function.manifest.runtime {
             Runtime::Python => FnRuntime::Python,
             Runtime::Provided => FnRuntime::Provided,
+            Runtime::Node => FnRuntime::Node,
         }));
     }
+    observe(function, &answered, event_bytes);
     host.meter.add(match &answered {
         Ok(answer) if !answer.is_error => Event::FnInvoked,
         Ok(_) => Event::FnFailed,
@@ -111,13 +141,35 @@ pub async fn invoke(
     answered
 }
 
+/// Counts an invocation in the metrics of its function.
+fn observe(function: &Function, answered: &Result<Answer, Refusal>, event_bytes: u64) {
+    let (observed, meter) = (&function.observed, &function.observed.meter);
+    match answered {
+        Ok(answer) => {
+            observed.answered(answer.timings.handler, answer.is_error);
+            let (received_bytes, sent_bytes) = answer.carried_bytes;
+            meter.received_bytes.fetch_add(event_bytes + received_bytes, Relaxed);
+            meter.sent_bytes.fetch_add(answer.result.len() as u64 + sent_bytes, Relaxed);
+        }
+        // Clients and the pool decide by this status, too.
+        Err(refusal) if refusal.status() == THROTTLED => {
+            meter.throttles.fetch_add(1, Relaxed);
+        }
+        Err(_) => {
+            meter.errors.fetch_add(1, Relaxed);
+        }
+    }
+}
+
 async fn attempt(
     host: &Rc<Host>,
     function: &Rc<Function>,
     invocation: &str,
-    event: Vec<u8>,
-    objects: Vec<ObjectName>,
+    input: Input,
 ) -> Result<Answer, Refusal> {
+    let Input { event, objects, client_context, trace } = input;
+    let trace = call_context::trace(trace.as_deref(), invocation);
+    let context = CallContext { trace, client_context };
     let begin = Instant::now();
     // The prefetches start while the instance is being restored.
     let hinted = hint(function, invocation, &event, objects);
@@ -136,7 +188,7 @@ async fn attempt(
         forget(&link, invocation);
     }
     let queued = begin.elapsed();
-    let (ended, handler) = run(&assigned, &function, invocation, event).await;
+    let (ended, handler) = run(&assigned, &function, invocation, event, context).await;
     let Assigned { attached_instance, is_first } = assigned;
     let failure = match ended {
         Some(Ended::Replied(mut reply)) => {
@@ -155,7 +207,12 @@ async fn attempt(
             };
             let served =
                 if is_first { Served::Fresh(attached_instance.origin) } else { Served::Warm };
-            return Ok(answer(invocation, reply, settled, served, timings));
+            let (mut answer, failure) = answer(invocation, reply, settled, served, timings);
+            if let Some(failure) = failure {
+                // The log of the invocation has ended already.
+                answer.log_tail = attached_instance.log.add(invocation, answer.log_tail, &failure);
+            }
+            return Ok(answer);
         }
         Some(Ended::Refused(why)) => {
             forget(&attached_instance.link, invocation);
@@ -170,10 +227,17 @@ async fn attempt(
     };
     forget(&attached_instance.link, invocation);
     let result = failure.result(invocation);
+    let log_tail = attached_instance.report("", Some(&message(&result)));
     let served = if is_first { Served::Fresh(attached_instance.origin) } else { Served::Warm };
     let timings = Timings { queued, handler, ..Timings::default() };
-    let (invocation, log_tail) = (invocation.to_owned(), String::new());
-    Ok(Answer { invocation, result, is_error: true, log_tail, served, timings })
+    let (invocation, carried_bytes) = (invocation.to_owned(), (0, 0));
+    Ok(Answer { invocation, result, is_error: true, log_tail, served, timings, carried_bytes })
+}
+
+/// The message of a failed invocation's result.
+fn message(result: &[u8]) -> String {
+    let result: serde_json::Value = serde_json::from_slice(result).unwrap_or_default();
+    result["errorMessage"].as_str().unwrap_or_default().to_owned()
 }
 
 /// Forgets an invocation whose result has no receiver: the worker drops its prefetched objects and
@@ -227,12 +291,13 @@ async fn run(
     function: &Function,
     invocation: &str,
     event: Vec<u8>,
+    context: CallContext,
 ) -> (Option<Ended>, Duration) {
     let (attached_instance, begin) = (&assigned.attached_instance, Instant::now());
     let timeout = function.manifest.timeout;
     let deadline = SystemTime::now() + timeout;
     let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let ended = attached_instance.begin();
+    let ended = attached_instance.begin(invocation);
     let said = ControlHead::Invoke {
         instance: attached_instance.id,
         invocation: invocation.to_owned(),
@@ -241,11 +306,23 @@ async fn run(
         deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
         memory_mib: u32::try_from(function.manifest.memory.0 >> 20).unwrap_or(u32::MAX),
         writes: function.manifest.write_mode(),
+        context,
     };
     attached_instance.link.say_with(said, event, Vec::new());
-    let ended = tokio::time::timeout(timeout, ended).await.ok();
-    let ended = ended.map(|end| end.unwrap_or_else(|_| Ended::Gone("it has ended".to_owned())));
+    let ended = tokio::time::timeout(timeout, end(attached_instance, ended)).await.ok();
     (ended, begin.elapsed())
+}
+
+/// Waits for the end of an invocation, and limits the memory of its instance meanwhile.
+async fn end(attached_instance: &AttachedInstance, mut ended: oneshot::Receiver<Ended>) -> Ended {
+    loop {
+        match tokio::time::timeout(LOOK, &mut ended).await {
+            Ok(end) => return end.unwrap_or_else(|_| Ended::Gone("it has ended".to_owned())),
+            Err(_) => {
+                attached_instance.instance.limit_memory();
+            }
+        }
+    }
 }
 
 /// The result of writes that were acknowledged early.
@@ -271,13 +348,14 @@ async fn settle(host: &Host, pending: Option<oneshot::Receiver<Vec<FailedWrite>>
     }
 }
 
+/// The answer, and the reason for which it failed after its handler had returned.
 fn answer(
     invocation: &str,
     reply: Reply,
     settled: Settled,
     served: Served,
     timings: Timings,
-) -> Answer {
+) -> (Answer, Option<String>) {
     let mut is_error = reply.status == HandlerStatus::Error;
     let mut result = reply.result;
     let failure = match settled {
@@ -296,28 +374,15 @@ fn answer(
         }
     };
     // An error of the function is more informative than its failed writes.
+    let mut late_failure = None;
     if let (false, Some(failure)) = (is_error, failure) {
         (is_error, result) = (true, failure.result(invocation));
+        late_failure = Some(message(&result));
     }
-    let (invocation, log_tail) = (invocation.to_owned(), reply.log_tail);
-    Answer { invocation, result, is_error, log_tail, served, timings }
-}
-
-/// The log in the format of Lambda: the end of the output, between its markers.
-pub fn log(answer: &Answer, function: &Function) -> String {
-    let id = &answer.invocation;
-    let handler_ms = answer.timings.handler.as_secs_f64() * 1e3;
-    let mut tail = answer.log_tail.clone();
-    if !tail.is_empty() && !tail.ends_with('\n') {
-        tail.push('\n');
-    }
-    format!(
-        "START RequestId: {id} Version: {}\n{tail}END RequestId: {id}\nREPORT RequestId: \
-         {id}\tDuration: {handler_ms:.2} ms\tBilled Duration: {:.0} ms\tMemory Size: {} MB\n",
-        function.version,
-        handler_ms.ceil(),
-        function.manifest.memory.0 >> 20,
-    )
+    let Reply { log_tail, carried_bytes, .. } = reply;
+    let invocation = invocation.to_owned();
+    let answer = Answer { invocation, result, is_error, log_tail, served, timings, carried_bytes };
+    (answer, late_failure)
 }
 
 #[cfg(test)]

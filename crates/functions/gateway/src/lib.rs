@@ -27,12 +27,15 @@
 //!   the log of denied requests;
 //! - [`lambda_api`]: Lambda's API for the life cycle of functions; [`registry`]: their records, in
 //!   files of [`record_file`];
-//! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`events`]:
+//! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`call_context`]: the
+//!   client context and the trace of its caller; [`events`]:
 //!   asynchronous invocations, in files of [`event_file`], whose ends [`delivery`] sends on;
 //! - [`sources`]: queues that feed functions; [`behalf`]: calls of services on behalf of a function, with
 //!   the requests of [`service_request`];
 //! - [`host`]: all functions, and the execution of the pool's actions; [`function`]: one function;
 //!   [`attached_instance`]: one instance, started and attached;
+//! - [`observed`]: the metrics ([`function_meter`]) and the log ([`function_log`]) of a function;
+//!   [`instance_log`]: the output of one instance;
 //! - [`tenants`]: all tenants and their workers; [`worker`]: a worker's process, restarted when it
 //!   ends; [`tenant`]: its roles, and its connection; [`link`]: the messages on that connection;
 //! - [`deploy`]: deployments, unpacked by [`archive`]; [`install`]: tried and served; [`trial`]: the trial import of a function; [`guest`]: the package
@@ -50,6 +53,7 @@ pub mod archive;
 pub mod attached_instance;
 pub mod auth;
 pub mod behalf;
+pub mod call_context;
 pub mod child;
 pub mod config;
 pub mod credentials;
@@ -59,12 +63,16 @@ pub mod deploy;
 pub mod event_file;
 pub mod events;
 pub mod function;
+pub mod function_log;
+pub mod function_meter;
 pub mod guest;
 pub mod host;
 pub mod install;
+pub mod instance_log;
 pub mod invoke;
 pub mod lambda_api;
 pub mod link;
+pub mod observed;
 pub mod permission;
 pub mod permit;
 pub mod record_file;

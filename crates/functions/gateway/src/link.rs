@@ -40,6 +40,8 @@ pub struct Reply {
     pub settled: Option<oneshot::Receiver<Vec<FailedWrite>>>,
     /// Duration of its prefetches in microseconds, and the part that its GETs waited for.
     pub prefetch_us: (u64, u64),
+    /// Bytes of texts and bodies that its calls have brought, and of those in its calls.
+    pub carried_bytes: (u64, u64),
     /// The result.
     pub result: Vec<u8>,
 }
@@ -188,7 +190,10 @@ impl Link {
                 pending_writes,
                 prefetch_us,
                 prefetch_waited_us,
+                received_bytes,
+                sent_bytes,
             } => {
+                let carried_bytes = (received_bytes, sent_bytes);
                 let prefetch_us = (prefetch_us, prefetch_waited_us);
                 let result = bytes;
                 let settled = (pending_writes > 0).then(|| {
@@ -196,7 +201,15 @@ impl Link {
                     self.settles.borrow_mut().insert(invocation.clone(), sender);
                     settled
                 });
-                let reply = Reply { invocation, status, log_tail, settled, prefetch_us, result };
+                let reply = Reply {
+                    invocation,
+                    status,
+                    log_tail,
+                    settled,
+                    prefetch_us,
+                    carried_bytes,
+                    result,
+                };
                 tell(instance, InstanceEvent::Replied(reply));
             }
             ControlHead::Gone { instance, reason } => tell(instance, InstanceEvent::Gone(reason)),

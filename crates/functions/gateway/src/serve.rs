@@ -19,7 +19,7 @@ use unlade_fn_model::isolation::Isolation;
 use unlade_fn_model::manifest::Backend;
 use unlade_metrics::{Event, Meter, Role};
 use unlade_runtime::admin;
-use unlade_runtime::admin::{AdminError, Health, Routes};
+use unlade_runtime::admin::{AdminError, Answer, Health, METRICS_TYPE, Routes};
 use unlade_runtime::listen::ListenError;
 use unlade_runtime::system::{SystemError, system};
 
@@ -31,6 +31,7 @@ use crate::denials::Denials;
 use crate::deploy::{self, DeployError, Revision};
 use crate::events::Events;
 use crate::function::Function;
+use crate::function_meter::FunctionMeters;
 use crate::guest;
 use crate::host::Host;
 use crate::source_task;
@@ -107,7 +108,6 @@ async fn serve(
 
     let meter = Arc::new(Meter::for_role(Role::Gateway));
     let draining = Arc::new(AtomicBool::new(false));
-    let _admin = metrics(&config, meter.clone(), draining.clone())?;
     let (keys, own) = keys(&config).map_err(system("the keys of tenants"))?;
     let store = start_store(&config, &parts.executable, own.as_ref()).await?;
     let (store, store_task) = match store {
@@ -126,7 +126,8 @@ async fn serve(
     let own = Own { url: of_this_machine(address), keys: keys.clone() };
     let tenants = Tenants::start(&config, &parts.executable, access.clone(), own);
     let tenants = tenants.map_err(system("the tenants"))?;
-    let host = Host::new(config, parts.backends, tenants, access, guest, meter);
+    let host = Host::new(config, parts.backends, tenants, access, guest, meter.clone());
+    let _admin = metrics(&host.config, meter, host.observatory.meters(), draining.clone())?;
     *host.keys.borrow_mut() = keys;
     source_task::run(&host);
     tokio::select! {
@@ -212,10 +213,17 @@ fn lock(state: &Path) -> Result<fs::File, GatewayError> {
 fn metrics(
     config: &GatewayConfig,
     meter: Arc<Meter>,
+    functions: Arc<FunctionMeters>,
     draining: Arc<AtomicBool>,
 ) -> Result<Option<admin::AdminServer>, GatewayError> {
     let Some(address) = config.admin else { return Ok(None) };
-    let routes = Routes::new(meter, Health::by_flag(draining), "unlade", env!("CARGO_PKG_VERSION"));
+    let health = Health::by_flag(draining);
+    let routes = Routes::new(meter.clone(), health, "unlade", env!("CARGO_PKG_VERSION"));
+    let routes = routes.route("/metrics", move |_| {
+        let mut text = meter.text();
+        functions.render(&mut text);
+        Answer { status: 200, content_type: METRICS_TYPE, body: text.finish() }
+    });
     Ok(Some(admin::start(address, routes)?))
 }
 

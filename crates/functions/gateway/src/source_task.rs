@@ -176,7 +176,7 @@ impl Feed {
                 return Outcome::Refused;
             }
         };
-        match invoke(&self.host, &function, message::event(messages), Vec::new()).await {
+        match invoke(&self.host, &function, message::event(messages).into()).await {
             Ok(answer) if answer.is_error => {
                 self.note(Err(Problem::Messages("the function has failed".to_owned())));
                 Outcome::Failed

@@ -108,6 +108,19 @@ impl Tenant {
         }
     }
 
+    /// Returns true if the worker knows a role.
+    pub fn has_role(&self, role: u64) -> bool {
+        self.roles.borrow().contains_key(&role)
+    }
+
+    /// Forgets a role that no function has any more.
+    pub fn forget_role(&self, role: u64) {
+        let there_was = self.roles.borrow_mut().remove(&role).is_some();
+        if let (true, Some(link)) = (there_was, &*self.link.borrow()) {
+            link.say(ControlHead::Forget { role });
+        }
+    }
+
     /// The number of the worker's process.
     pub fn pid(&self) -> Option<u32> {
         *self.worker.pid().borrow()

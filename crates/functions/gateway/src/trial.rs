@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use unlade_fn_model::isolation::Template;
-use unlade_guest_protocol::HandlerStatus;
 use unlade_guest_protocol::control::{ControlHead, WriteMode};
+use unlade_guest_protocol::{CallContext, HandlerStatus};
 
 use crate::attached_instance::{self, AttachedInstance, InstanceEvents, LAST_WORDS};
 use crate::function::Function;
@@ -34,11 +34,9 @@ pub async fn check(
     // A limited number of trials run at a time; the semaphore is never closed.
     let _place = host.trials.acquire().await;
     let id = INSTANCE_FIRST + host.next();
-    // The function that currently serves keeps its own role.
-    let role = host.role(format!("{}, tried", function.key()));
-    function.tenant.role(role, host.policy(function));
+    host.entitle(function);
     let patience = host.config.start_timeout;
-    let start = attached_instance::start(id, function, template, role, patience);
+    let start = attached_instance::start(id, function, template, patience);
     let (attached_instance, heard) = match tokio::time::timeout(patience, start).await {
         Ok(started) => started?,
         Err(_) => {
@@ -75,6 +73,7 @@ async fn import(
         deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
         memory_mib: u32::try_from(function.manifest.memory.0 >> 20).unwrap_or(u32::MAX),
         writes: WriteMode::Sync,
+        context: CallContext::default(),
     };
     let event = json!({"handler": function.manifest.handler}).to_string();
     attached_instance.link.say_with(said, event.into_bytes(), Vec::new());
@@ -128,6 +127,7 @@ mod tests {
             log_tail: String::new(),
             settled: None,
             prefetch_us: (0, 0),
+            carried_bytes: (0, 0),
             result: result.as_bytes().to_vec(),
         }
     }

@@ -1,5 +1,6 @@
 //! The function's `bootstrap`: its environment, its process, and the end of it.
 
+use std::collections::BTreeMap;
 use std::io::{Error, Result};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -12,6 +13,10 @@ use crate::output::Output;
 /// Where `bootstrap` may lie, in Lambda's order.
 const PLACES: [&str; 2] = ["/var/task/bootstrap", "/opt/bootstrap"];
 
+/// The variable with the command in the place of the function's `bootstrap`: a list of words in
+/// JSON. A function cannot set variables of this form.
+const COMMAND: &str = "UNLADE_BOOTSTRAP";
+
 /// A running `bootstrap`.
 pub struct Bootstrap {
     pid: Pid,
@@ -19,12 +24,14 @@ pub struct Bootstrap {
     pub output: Output,
 }
 
-/// The addresses of the two ports.
+/// The surroundings with which it is started.
 #[derive(Clone, Debug)]
-pub struct Ports {
-    /// The Runtime API.
+pub struct Launch {
+    /// The function's environment, which this process does not have.
+    pub environment: BTreeMap<String, String>,
+    /// The address of the Runtime API.
     pub runtime_api: String,
-    /// The endpoint for SDKs.
+    /// The address of the endpoint for SDKs.
     pub endpoint: String,
 }
 
@@ -33,19 +40,20 @@ impl Bootstrap {
     ///
     /// # Errors
     /// There is none, or it cannot be executed.
-    pub fn start(ports: &Ports) -> Result<Bootstrap> {
-        let found = PLACES.iter().find(|place| Path::new(place).exists());
-        let Some(program) = found else {
+    pub fn start(launch: &Launch) -> Result<Bootstrap> {
+        let mut environment = launch.environment.clone();
+        let words = words(environment.remove(COMMAND).as_deref())?;
+        let Some((program, arguments)) = words.split_first() else {
             let why = "there is no bootstrap: the archive needs an executable of this name";
             return Err(Error::new(std::io::ErrorKind::NotFound, why));
         };
         let (reader, writer) = std::io::pipe()?;
         let mut command = Command::new(program);
+        command.args(arguments);
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).process_group(0);
-        command.env("AWS_LAMBDA_RUNTIME_API", &ports.runtime_api);
-        for (name, value) in endpoint_variables(&ports.endpoint) {
-            command.env(name, value);
-        }
+        command.env_clear().envs(environment);
+        command.env("AWS_LAMBDA_RUNTIME_API", &launch.runtime_api);
+        command.envs(endpoint_variables(&launch.endpoint));
         let child = command
             .spawn()
             .map_err(|error| Error::new(error.kind(), format!("{program}: {error}")))?;
@@ -69,6 +77,15 @@ impl Bootstrap {
         }
         ended
     }
+}
+
+/// The command: the sandbox's, or the function's `bootstrap`; empty if there is none.
+fn words(of_sandbox: Option<&str>) -> Result<Vec<String>> {
+    if let Some(words) = of_sandbox {
+        return Ok(serde_json::from_str(words)?);
+    }
+    let found = PLACES.iter().find(|place| Path::new(place).exists());
+    Ok(found.map(|place| (*place).to_owned()).into_iter().collect())
 }
 
 fn exit_status(status: WaitStatus) -> ExitStatus {

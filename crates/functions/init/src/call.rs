@@ -3,37 +3,27 @@
 
 use std::io::{Error, Result};
 use std::rc::Rc;
+use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
-use unlade_guest_protocol::descriptor::{MORE, PART};
+use tokio::time::{Instant, sleep};
+use unlade_guest_protocol::descriptor::{AGAIN, PART};
 use unlade_guest_protocol::{Completion, Extent, Operation, Status, Submission};
 
-use crate::link::{Held, Link};
+use crate::download::{self, Lent, Object, longer};
+use crate::link::{Held, Link, Places};
+use crate::outgoing::{Outgoing, Source};
 
 /// Largest body that follows the text of a call.
-const INLINE_BYTES_MAX: usize = 4096;
-/// Bytes of a body that are collected before they are copied into slots.
-const PIECE_BYTES: usize = 256 * 1024;
-
-/// A body on its way to the host.
-pub trait Source {
-    /// The next bytes; `None` at the end.
-    ///
-    /// # Errors
-    /// The body breaks off.
-    async fn next(&mut self) -> Result<Option<Bytes>>;
-}
-
-/// A body that is in memory.
-pub struct Whole(pub Option<Bytes>);
-
-impl Source for Whole {
-    async fn next(&mut self) -> Result<Option<Bytes>> {
-        Ok(self.0.take())
-    }
-}
+const INLINE_BYTES_MAX: u64 = 4096;
+/// Most attempts that the host asks for: it counts them, and has a smaller limit.
+const REPEATS_MAX: u32 = 16;
+/// Longest wait before one of them.
+const REPEAT_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Longest time of attempts of what the host refuses for want of room: then the client decides.
+const REFUSED_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The host's answer to a call.
 pub struct Answer {
@@ -41,7 +31,9 @@ pub struct Answer {
     pub status: Status,
     /// Its meta; null if there is none.
     pub meta: Value,
-    /// The body of the answer, as it arrives: at most one piece is in memory.
+    /// The host asks for the body again, and it is not kept here: the client has to send it.
+    pub is_lost: bool,
+    /// The body of the answer, as it arrives.
     pub body: mpsc::Receiver<Result<Bytes>>,
 }
 
@@ -57,6 +49,13 @@ pub struct Request<S> {
     pub body: S,
 }
 
+/// A call on its way.
+struct Sending<S> {
+    operation: Operation,
+    text: Value,
+    body: Outgoing<S>,
+}
+
 /// Begins a call; the receiver gets its answer. Dropping the receiver ends the call.
 pub fn begin<S: Source + 'static>(
     link: &Rc<Link>,
@@ -64,39 +63,87 @@ pub fn begin<S: Source + 'static>(
 ) -> oneshot::Receiver<Result<Answer>> {
     let (sender, receiver) = oneshot::channel();
     let link = link.clone();
+    let Request { operation, text, body_bytes, body } = request;
+    let body = Outgoing::new(body, body_bytes, &link.budget);
     tokio::task::spawn_local(async move {
-        let Ok(place) = link.place().await else { return };
-        drive(&link, request, sender).await;
-        drop(place);
+        drive(&link, Sending { operation, text, body }, sender).await;
     });
     receiver
 }
 
-/// Memory that the host has lent until it is released.
-struct Lent {
-    link: Rc<Link>,
-    token: u64,
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        if self.token != 0 {
-            let plain = self.link.submission(0, Operation::Release);
-            // A host that takes nothing more has ended, or ends this instance.
-            let _ = self.link.submit(&Submission { token: self.token, ..plain });
+async fn drive<S: Source + 'static>(
+    link: &Rc<Link>,
+    mut sending: Sending<S>,
+    answer: oneshot::Sender<Result<Answer>>,
+) {
+    let kind = if sending.body.length_bytes() > 0 { Places::Uploads } else { Places::Calls };
+    let Ok(place) = link.place(kind).await else { return };
+    let last = attempts(link, &mut sending, &answer).await;
+    let Sending { text, body, .. } = sending;
+    // A call may be answered before its body has arrived. A client sees the answer only after it has
+    // sent the rest.
+    tokio::task::spawn_local(body.drain());
+    // Its answer is here: what follows waits for the client.
+    drop(place);
+    match last.and_then(|(last, is_lost)| Ok((link.meta(&last)?, last, is_lost))) {
+        Ok((meta, last, is_lost)) => {
+            let object = Object::of(&text, &meta);
+            let (pieces, body) = mpsc::channel(1);
+            let _ = answer.send(Ok(Answer { status: last.status, meta, is_lost, body }));
+            download::pass(link, last, object, &pieces).await;
         }
+        Err(error) => drop(answer.send(Err(error))),
     }
 }
 
-async fn drive<S: Source + 'static>(
+/// Makes a call until it has its answer; returns the completion, and true if its body was lost.
+async fn attempts<S: Source>(
     link: &Rc<Link>,
-    mut request: Request<S>,
-    answer: oneshot::Sender<Result<Answer>>,
-) {
+    sending: &mut Sending<S>,
+    answer: &oneshot::Sender<Result<Answer>>,
+) -> Result<(Completion, bool)> {
+    // A client that repeats a call with a lost body makes the next attempt of the same call.
+    let name = format!("{} {}", sending.body.length_bytes(), sending.text);
+    let is_upload = sending.body.length_bytes() > 0;
+    let mut again = if is_upload { link.lost.borrow_mut().take(&name) } else { None };
+    let (begin, mut wait, mut repeats) = (Instant::now(), None, 0);
+    loop {
+        let (call, last) = once(link, sending, again).await?;
+        let is_again = last.flags & AGAIN != 0 && repeats < REPEATS_MAX;
+        let is_refused = last.status == Status::Refused && begin.elapsed() < REFUSED_TIMEOUT;
+        if !(is_again || is_refused) || answer.is_closed() {
+            return Ok((last, false));
+        }
+        if !sending.body.rewind() {
+            if is_again {
+                link.lost.borrow_mut().put(name, call);
+            }
+            return Ok((last, is_again));
+        }
+        let due = match is_again {
+            true => {
+                repeats += 1;
+                again = Some(call);
+                let due_ms = link.meta(&last)?["again_after_ms"].as_u64().unwrap_or_default();
+                Duration::from_millis(due_ms).min(REPEAT_WAIT_MAX)
+            }
+            false => *wait.insert(longer(wait)),
+        };
+        drop(Lent::new(link, &last));
+        sleep(due).await;
+    }
+}
+
+/// Makes one attempt; returns its number and the completion that ends it.
+async fn once<S: Source>(
+    link: &Rc<Link>,
+    sending: &mut Sending<S>,
+    again: Option<u64>,
+) -> Result<(u64, Completion)> {
     let (call, mut completions) = link.register();
-    let sent = send(link, call, &mut completions, &mut request).await;
+    let sent = send(link, call, &mut completions, sending, again).await;
     let last = match sent {
-        Ok(completion) => Ok(completion),
+        Ok(completion) => Ok((call, completion)),
         Err(Unsent::Before(error)) => Err(error),
         Err(Unsent::Within(error)) => {
             // The host knows the call: it has one completion left.
@@ -104,7 +151,7 @@ async fn drive<S: Source + 'static>(
             while cancelled.is_ok() {
                 match completions.recv().await {
                     Some(completion) if completion.flags & PART == 0 => {
-                        drop(Lent { link: link.clone(), token: completion.token });
+                        drop(Lent::new(link, &completion));
                         break;
                     }
                     Some(_) => {}
@@ -114,18 +161,8 @@ async fn drive<S: Source + 'static>(
             Err(error)
         }
     };
-    // A call may be answered before its body has arrived. A client sees the answer only after it has
-    // sent the rest.
-    tokio::task::spawn_local(async move { while let Ok(Some(_)) = request.body.next().await {} });
-    match last.and_then(|completion| Ok((completion, meta(link, &completion)?))) {
-        Ok((completion, meta)) => {
-            let (pieces, body) = mpsc::channel(1);
-            let _ = answer.send(Ok(Answer { status: completion.status, meta, body }));
-            receive(link, completion, &pieces).await;
-        }
-        Err(error) => drop(answer.send(Err(error))),
-    }
     link.forget(call);
+    last
 }
 
 /// The reason why a call was not sent whole.
@@ -141,21 +178,26 @@ async fn send<S: Source>(
     link: &Rc<Link>,
     call: u64,
     completions: &mut mpsc::UnboundedReceiver<Completion>,
-    request: &mut Request<S>,
+    sending: &mut Sending<S>,
+    again: Option<u64>,
 ) -> std::result::Result<Completion, Unsent> {
-    let Request { operation, text, body_bytes, body } = request;
-    let mut left = *body_bytes;
-    let mut buffer = BytesMut::new();
-    let inline = (1..=INLINE_BYTES_MAX as u64).contains(&left);
-    fill(body, &mut buffer, left).await.map_err(Unsent::Before)?;
-    (text["body_bytes"], text["inline"]) = (left.into(), inline.into());
+    let Sending { operation, text, body } = sending;
+    let length_bytes = body.length_bytes();
+    body.collect().await.map_err(Unsent::Before)?;
+    let inline = (1..=INLINE_BYTES_MAX).contains(&length_bytes);
+    let mut text = text.clone();
+    (text["body_bytes"], text["inline"]) = (length_bytes.into(), inline.into());
+    if let Some(again) = again {
+        text["again"] = again.into();
+    }
     let mut meta = text.to_string().into_bytes();
     if inline {
         meta.push(0);
-        meta.extend_from_slice(&buffer);
-        left = 0;
-        buffer.clear();
+        meta.extend_from_slice(body.ready());
+        body.sent(body.ready().len());
     }
+    // The answer has a body, or an error's text: it may wait for the host's memory.
+    let _waiting = (body.left_bytes() == 0).then(|| link.room.wait());
     let held = link.text(&meta).await.map_err(Unsent::Before)?;
     let mut first = Some(Submission {
         meta_offset: link.text_offset(&held),
@@ -167,19 +209,19 @@ async fn send<S: Source>(
             Some(_) => Unsent::Before(error),
             None => Unsent::Within(error),
         };
-        let (slots, bytes) = match buffer.is_empty() {
+        let (slots, bytes) = match body.ready().is_empty() {
             true => (None, 0),
             false => {
-                let (slots, bytes) = link.body(&buffer).await.map_err(failed)?;
+                let (slots, bytes) = link.body(body.ready()).await.map_err(failed)?;
                 (Some(slots), bytes)
             }
         };
-        left -= u64::from(bytes);
-        let _ = buffer.split_to(bytes as usize);
+        body.sent(bytes as usize);
+        let more = body.left_bytes() > 0;
         let first_slot = slots.as_ref().map_or(0, |slots: &Held| slots.first);
         let plain = first.unwrap_or_else(|| link.submission(call, Operation::Body));
         let body_of = Extent { first_slot, bytes };
-        link.submit(&Submission { more: left > 0, body: body_of, ..plain }).map_err(failed)?;
+        link.submit(&Submission { more, body: body_of, ..plain }).map_err(failed)?;
         first = None;
         loop {
             let gone = || Unsent::Before(Error::other("the host has ended"));
@@ -187,69 +229,11 @@ async fn send<S: Source>(
             match completion.flags & PART {
                 0 => return Ok(completion),
                 // The answer to the last descriptor of a body is followed by the call's.
-                _ if left == 0 => {}
+                _ if !more => {}
                 _ => break,
             }
         }
         drop(slots);
-        fill(body, &mut buffer, left).await.map_err(Unsent::Within)?;
-    }
-}
-
-/// Fills the buffer up to the size of a piece, or with all that is left: then the body has to end.
-async fn fill<S: Source>(body: &mut S, buffer: &mut BytesMut, left: u64) -> Result<()> {
-    let due = left.min(PIECE_BYTES as u64) as usize;
-    while buffer.len() < due {
-        match body.next().await? {
-            Some(bytes) => buffer.extend_from_slice(&bytes),
-            None => return Err(Error::other("the body is shorter than announced")),
-        }
-    }
-    let is_whole = buffer.len() as u64 >= left;
-    // The end may be behind more bytes of its coding.
-    if buffer.len() as u64 > left || (is_whole && body.next().await?.is_some()) {
-        return Err(Error::other("the body is longer than announced"));
-    }
-    Ok(())
-}
-
-fn meta(link: &Link, completion: &Completion) -> Result<Value> {
-    if completion.meta_bytes == 0 {
-        return Ok(Value::Null);
-    }
-    let text = link.host_text(completion)?;
-    serde_json::from_slice(&text).map_err(Error::other)
-}
-
-/// Passes the pieces of an answer's body on, until the last one or until nobody wants them.
-async fn receive(link: &Rc<Link>, first: Completion, pieces: &mpsc::Sender<Result<Bytes>>) {
-    let lent = Lent { link: link.clone(), token: first.token };
-    let mut piece = link.host_body(first.body).map(|bytes| (bytes, first.flags & MORE != 0));
-    loop {
-        let more = matches!(piece, Ok((_, true)));
-        let bytes = piece.map(|(bytes, _)| bytes);
-        let is_empty = bytes.as_ref().is_ok_and(Bytes::is_empty);
-        if (!is_empty && pieces.send(bytes).await.is_err()) || !more {
-            return;
-        }
-        piece = read(link, lent.token).await;
-    }
-}
-
-/// The next piece of a body, and whether another one follows it.
-async fn read(link: &Rc<Link>, token: u64) -> Result<(Bytes, bool)> {
-    let (call, mut completions) = link.register();
-    let plain = link.submission(call, Operation::Read);
-    let submitted = link.submit(&Submission { token, ..plain });
-    let completion = match submitted {
-        Ok(()) => completions.recv().await,
-        Err(_) => None,
-    };
-    link.forget(call);
-    match completion {
-        Some(completion) if completion.status == Status::Done => {
-            Ok((link.host_body(completion.body)?, completion.flags & MORE != 0))
-        }
-        _ => Err(Error::other("the body breaks off")),
+        body.collect().await.map_err(Unsent::Within)?;
     }
 }

@@ -15,8 +15,8 @@ use unlade_sys::descriptors::{self, DESCRIPTORS_MAX};
 
 /// The argument of the program that makes it an instance.
 pub const INSTANCE: &str = "--instance";
-/// Most bytes of a request.
-pub(crate) const REQUEST_BYTES_MAX: usize = 64 * 1024;
+/// Most bytes of a request, which has the function's environment.
+pub(crate) const REQUEST_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of an answer's texts from errors.
 const WHY_CHARS_MAX: usize = 512;
 
@@ -89,6 +89,8 @@ fn start(request: &[u8], beside: &[OwnedFd]) -> Result<Child> {
     let (own, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     let mut command = Command::new("/proc/self/exe");
     command.args(std::env::args_os().skip(1)).arg(INSTANCE).stdin(Stdio::from(other));
+    // A variable such as LD_PRELOAD would bring code of the function into this program.
+    command.env_clear();
     let child = command.spawn()?;
     let beside: Vec<_> = beside.iter().map(AsFd::as_fd).collect();
     descriptors::send(&own, request, &beside)?;

@@ -10,7 +10,7 @@ use tokio::sync::futures::Notified;
 use unlade_guest_protocol::frame::FRAME_BYTES_MAX;
 use unlade_guest_protocol::{Frame, HandlerStatus, ReplyHead};
 
-use crate::bootstrap::{Bootstrap, Ports};
+use crate::bootstrap::{Bootstrap, Launch};
 use crate::invocation::{self, End, Invocations, Outcome};
 use crate::link::{Held, Invoked, Link};
 
@@ -21,7 +21,8 @@ const INLINE_BYTES_MAX: usize = FRAME_BYTES_MAX - 32 * 1024;
 pub struct Instance {
     /// The channel to the worker.
     pub link: Rc<Link>,
-    ports: Ports,
+    /// The surroundings of `bootstrap`.
+    pub launch: Launch,
     states: RefCell<Invocations>,
     changes: Notify,
     bootstrap: RefCell<Rc<Bootstrap>>,
@@ -31,12 +32,12 @@ pub struct Instance {
 
 impl Instance {
     /// An instance whose `bootstrap` was started.
-    pub fn new(link: Rc<Link>, ports: Ports, bootstrap: Bootstrap) -> Rc<Instance> {
+    pub fn new(link: Rc<Link>, launch: Launch, bootstrap: Bootstrap) -> Rc<Instance> {
         let bootstrap = Rc::new(bootstrap);
         watch(&bootstrap);
         Rc::new(Instance {
             link,
-            ports,
+            launch,
             states: Invocations::new().into(),
             changes: Notify::new(),
             bootstrap: bootstrap.into(),
@@ -55,32 +56,38 @@ impl Instance {
     }
 
     /// Tells that the states have changed.
-    pub fn changed(&self) {
+    pub fn changed(self: &Rc<Instance>) {
         self.changes.notify_waiters();
         let tried = self.states().tried();
         self.reply(tried);
     }
 
-    /// Replies to the host.
-    pub fn reply(&self, outcome: Option<Outcome>) {
-        let Some(Outcome { id, mut status, mut result }) = outcome else { return };
+    /// Replies to the host. A long result may wait for slots that bodies hold.
+    pub fn reply(self: &Rc<Instance>, outcome: Option<Outcome>) {
+        let Some(mut outcome) = outcome else { return };
+        if outcome.result.len() <= INLINE_BYTES_MAX {
+            return self.tell(outcome, None);
+        }
+        let instance = self.clone();
+        tokio::task::spawn_local(async move {
+            let held = instance.link.result(&outcome.result).await;
+            if held.is_none() {
+                let room = instance.link.slots_bytes();
+                let why = format!("{} bytes; the region has room for {room}", outcome.result.len());
+                outcome.result = invocation::error("Function.ResponseSizeTooLarge", &why);
+                outcome.status = HandlerStatus::Error;
+            }
+            instance.tell(outcome, held);
+        });
+    }
+
+    /// Replies with a result that is in slots, or follows.
+    fn tell(&self, outcome: Outcome, held: Option<Held>) {
+        let Outcome { id, status, result } = outcome;
         let bootstrap = self.bootstrap.borrow().clone();
         let log_tail = bootstrap.output.take();
-        let mut result_slot = None;
-        if result.len() > INLINE_BYTES_MAX {
-            match self.link.whole(&result) {
-                Some(held) => {
-                    result_slot = Some(held.first);
-                    *self.lent.borrow_mut() = Some(held);
-                }
-                None => {
-                    let room = self.link.slots_bytes();
-                    let why = format!("{} bytes; the region has room for {room}", result.len());
-                    result = invocation::error("Function.ResponseSizeTooLarge", &why);
-                    status = HandlerStatus::Error;
-                }
-            }
-        }
+        let result_slot = held.as_ref().map(|held| held.first);
+        *self.lent.borrow_mut() = held;
         let result_bytes = result.len() as u32;
         let head = ReplyHead { id, status, log_tail, result_bytes, result_slot };
         let follows = if result_slot.is_some() { Vec::new() } else { result.to_vec() };
@@ -90,7 +97,7 @@ impl Instance {
     }
 
     fn start(self: &Rc<Instance>) -> Result<()> {
-        let bootstrap = Rc::new(Bootstrap::start(&self.ports)?);
+        let bootstrap = Rc::new(Bootstrap::start(&self.launch)?);
         watch(&bootstrap);
         *self.bootstrap.borrow_mut() = bootstrap;
         Ok(())
@@ -112,7 +119,7 @@ impl Instance {
     }
 
     /// Takes the children that have ended; the status of `bootstrap` if the instance ends with it.
-    pub fn reap(&self) -> Option<ExitStatus> {
+    pub fn reap(self: &Rc<Instance>) -> Option<ExitStatus> {
         let bootstrap = self.bootstrap.borrow().clone();
         let status = bootstrap.reap()?;
         let printed = bootstrap.output.take();

@@ -208,6 +208,7 @@ pub fn error(kind: &str, message: &str) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use unlade_guest_protocol::CallContext;
     use unlade_testkit::cases;
 
     fn head(id: &str, handler: &str) -> InvokeHead {
@@ -219,6 +220,7 @@ mod tests {
             memory_mib: 128,
             event_bytes: 0,
             event_slot: None,
+            context: CallContext::default(),
         }
     }
 

@@ -8,6 +8,10 @@
 //! - an endpoint for the SDKs of all languages ([`endpoint`]), whose requests become calls of the
 //!   guest protocol: the I/O worker decides, signs and sends them.
 //!
+//! Neither process has an environment: variables as `LD_PRELOAD` would bring code of the function into
+//! it before it is in the instance's control groups. The function's environment comes in the request
+//! for the instance, and only `bootstrap` gets it.
+//!
 //! Everything in an instance is untrusted, this process included: the worker checks what it sends
 //! (`docs/guest-protocol.md`). The process therefore needs no defence against `bootstrap` but
 //! bounds: a connection, a header and a body that is buffered have a largest size, and a slow
@@ -16,17 +20,25 @@
 
 mod bootstrap;
 mod call;
+mod connections;
+mod download;
 pub mod endpoint;
 mod first;
 mod http;
 mod instance;
 mod invocation;
 mod link;
+mod outgoing;
 mod output;
 mod ranges;
+mod room;
 mod run;
 mod runtime_api;
 mod settle;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use first::INSTANCE;
 
@@ -47,8 +59,8 @@ pub fn run(part: Part) -> std::io::Result<u8> {
     match part {
         Part::First => first::run(),
         Part::Instance => {
-            let channel = settle::settled()?;
-            run::run(channel)
+            let settled = settle::settled()?;
+            run::run(settled)
         }
     }
 }

@@ -7,8 +7,10 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use bytes::Bytes;
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use unlade_guest_protocol::region::{ENTRY_BYTES, HEADER_USED_BYTES, SLOT_BYTES, word};
@@ -18,16 +20,39 @@ use unlade_guest_protocol::{
 use unlade_runtime::descriptors::receive;
 use unlade_shm::Arena;
 
+use crate::outgoing::{Budget, Lost};
 use crate::ranges::Ranges;
+use crate::room::Room;
 
 /// Units of the meta arena, in bytes.
 const UNIT_BYTES: u32 = 64;
-/// Most calls at a time: each may have two entries in the submission ring that the host has not
-/// consumed yet (itself, and the RELEASE before it), and READ of the same call follows its answer.
-const CALLS_MAX: u32 = 32;
+/// Most submissions that wait for room in the ring: all calls at a time have fewer.
+const BACKLOG_MAX: usize = 4096;
+/// Wait before the next look at a ring that is full.
+const BACKLOG_WAIT: Duration = Duration::from_millis(1);
+/// Most calls with a body at a time. They depend on the client, which may need the others for it.
+const UPLOADS_MAX: usize = 64;
+/// Most other calls at a time that have no answer yet.
+const CALLS_MAX: usize = 32;
+/// Most requests for the rest of an object at a time that have no answer yet.
+const RANGES_MAX: usize = 32;
+/// Memory for bodies that are kept until the host has taken them: a part of the instance's.
+const KEPT_PART: u64 = 8;
 
 fn broken(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::InvalidData, format!("the host: {error}"))
+}
+
+/// Calls that have places of their own: none waits for a place that others hold while they wait for
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Places {
+    /// Calls with a body.
+    Uploads,
+    /// Other calls, until their answer.
+    Calls,
+    /// Requests for the rest of an object, until their answer.
+    Ranges,
 }
 
 /// An invocation as it arrived.
@@ -45,18 +70,42 @@ pub struct Link {
     rings: RefCell<Rings>,
     /// Notified when slots or meta are free again.
     freed: Notify,
-    /// Places for calls.
-    places: Arc<Semaphore>,
+    places: [Arc<Semaphore>; 3],
+    /// The host's slots.
+    pub room: Rc<Room>,
+    /// Memory for bodies that are kept.
+    pub budget: Rc<Budget>,
+    /// Calls whose bodies were lost.
+    pub lost: RefCell<Lost>,
+    /// Notified when submissions wait for room in the ring.
+    backlogged: Notify,
     outbox: mpsc::UnboundedSender<Vec<u8>>,
 }
 
 struct Rings {
     submissions: u32,
+    backlog: VecDeque<Submission>,
+    /// A result waits for slots: bodies get none before it.
+    result_waits: bool,
     completions: u32,
     next_call: u64,
     waiting: HashMap<u64, mpsc::UnboundedSender<Completion>>,
     slots: Ranges,
     meta: Ranges,
+}
+
+impl Rings {
+    /// Takes adjacent slots for a part of a body, as many as there are.
+    fn for_body(&mut self, most: u32) -> Option<(u32, u32)> {
+        if self.result_waits { None } else { self.slots.take_up_to(most) }
+    }
+
+    /// Takes adjacent slots for a result; without them it waits for some.
+    fn for_result(&mut self, count: u32) -> Option<u32> {
+        let taken = self.slots.take(count);
+        self.result_waits = taken.is_none();
+        taken
+    }
 }
 
 /// A range that is given back when it is dropped.
@@ -80,12 +129,12 @@ impl Drop for Held {
 }
 
 impl Link {
-    /// Greets on the channel, and waits for the region. Returns the link, and the tasks that serve
-    /// it: one ends when the channel does.
+    /// Greets on the channel, and waits for the region. `memory_bytes` is the instance's limit.
+    /// Returns the link, and the service of its channel.
     ///
     /// # Errors
     /// The channel fails, or the host's answer is invalid.
-    pub fn greet(channel: OwnedFd) -> Result<(Rc<Link>, Service)> {
+    pub fn greet(channel: OwnedFd, memory_bytes: u64) -> Result<(Rc<Link>, Service)> {
         let channel = std::os::unix::net::UnixStream::from(channel);
         channel.set_nonblocking(false)?;
         let mut nonce = [0; 8];
@@ -120,9 +169,10 @@ impl Link {
         arena.store(word::GUEST_SLEEPS, 1, Ordering::SeqCst).map_err(broken)?;
         channel.set_nonblocking(true)?;
         let (outbox, outgoing) = mpsc::unbounded_channel();
-        let calls = CALLS_MAX.min(header.submission_entries / 3).max(1);
         let rings = Rings {
             submissions: 0,
+            backlog: VecDeque::new(),
+            result_waits: false,
             completions: 0,
             next_call: 1,
             waiting: HashMap::new(),
@@ -134,7 +184,12 @@ impl Link {
             header,
             rings: rings.into(),
             freed: Notify::new(),
-            places: Arc::new(Semaphore::new(calls as usize)),
+            places: [UPLOADS_MAX, CALLS_MAX, RANGES_MAX]
+                .map(|places| Arc::new(Semaphore::new(places))),
+            room: Room::new(header.host_slots),
+            budget: Budget::new(usize::try_from(memory_bytes / KEPT_PART).unwrap_or(usize::MAX)),
+            lost: RefCell::default(),
+            backlogged: Notify::new(),
             outbox,
         });
         let mut deframer = Deframer::default();
@@ -142,12 +197,18 @@ impl Link {
         Ok((link.clone(), Service { link, channel, deframer, outgoing }))
     }
 
-    /// Waits for a place for one more call; it is held until the call has ended.
+    /// Waits for a place for one more call.
     ///
     /// # Errors
-    /// Never: the semaphore is not closed.
-    pub async fn place(&self) -> Result<OwnedSemaphorePermit> {
-        self.places.clone().acquire_owned().await.map_err(broken)
+    /// Never: the semaphores are not closed.
+    pub async fn place(&self, kind: Places) -> Result<OwnedSemaphorePermit> {
+        let [uploads, calls, ranges] = &self.places;
+        let places = match kind {
+            Places::Uploads => uploads,
+            Places::Calls => calls,
+            Places::Ranges => ranges,
+        };
+        places.clone().acquire_owned().await.map_err(broken)
     }
 
     /// Queues a frame for the host.
@@ -185,11 +246,14 @@ impl Link {
     /// Copies text into the meta arena; waits for room.
     ///
     /// # Errors
-    /// It is longer than the arena.
+    /// It is longer than the arena: [`ErrorKind::InvalidInput`].
     pub async fn text(self: &Rc<Link>, text: &[u8]) -> Result<Held> {
+        let most = self.header.guest_meta_bytes / UNIT_BYTES;
         let count = u32::try_from(text.len()).map_err(broken)?.div_ceil(UNIT_BYTES);
-        if count > self.header.guest_meta_bytes / UNIT_BYTES {
-            return Err(broken("the text of a call is longer than its arena"));
+        if count > most {
+            let (bytes, most) = (text.len(), most * UNIT_BYTES);
+            let why = format!("the request has {bytes} bytes as the text of a call, of {most}");
+            return Err(Error::new(ErrorKind::InvalidInput, why));
         }
         let held = loop {
             let freed = self.freed.notified();
@@ -218,7 +282,7 @@ impl Link {
         let most = u32::try_from(bytes.len()).map_err(broken)?.div_ceil(SLOT_BYTES);
         let held = loop {
             let freed = self.freed.notified();
-            let taken = self.rings.borrow_mut().slots.take_up_to(most);
+            let taken = self.rings.borrow_mut().for_body(most);
             match taken {
                 Some((first, count)) => {
                     break Held { link: self.clone(), is_slots: true, first, count };
@@ -231,10 +295,23 @@ impl Link {
         Ok((held, fits as u32))
     }
 
-    /// Copies all of `bytes` into adjacent slots; `None` if they do not fit now.
-    pub fn whole(self: &Rc<Link>, bytes: &[u8]) -> Option<Held> {
+    /// Copies all bytes of a result into adjacent slots. Waits for slots that bodies hold, which get
+    /// no others meanwhile; there is one result at a time. `None` if it can never fit.
+    pub async fn result(self: &Rc<Link>, bytes: &[u8]) -> Option<Held> {
         let count = u32::try_from(bytes.len()).ok()?.div_ceil(SLOT_BYTES);
-        let first = self.rings.borrow_mut().slots.take(count)?;
+        if count > self.header.guest_slots {
+            return None;
+        }
+        let first = loop {
+            let freed = self.freed.notified();
+            let taken = self.rings.borrow_mut().for_result(count);
+            match taken {
+                Some(first) => break first,
+                None => freed.await,
+            }
+        };
+        // Bodies may have waited for the result.
+        self.freed.notify_waiters();
         let held = Held { link: self.clone(), is_slots: true, first, count };
         self.fill(&held, bytes).ok()?;
         Some(held)
@@ -251,10 +328,18 @@ impl Link {
     /// # Errors
     /// The range is outside the region.
     pub fn host_body(&self, extent: Extent) -> Result<Bytes> {
-        let at = self.header.host_slots_offset as usize
+        self.host_bytes(extent, 0, extent.bytes)
+    }
+
+    /// Copies `bytes` bytes from the offset `at` of a range of the host's slots.
+    ///
+    /// # Errors
+    /// They are outside the region.
+    pub fn host_bytes(&self, extent: Extent, at: u32, bytes: u32) -> Result<Bytes> {
+        let start = self.header.host_slots_offset as usize
             + extent.first_slot as usize * SLOT_BYTES as usize;
         let mut out = Vec::new();
-        self.arena.append_to(at, extent.bytes as usize, &mut out).map_err(broken)?;
+        self.arena.append_to(start + at as usize, bytes as usize, &mut out).map_err(broken)?;
         Ok(out.into())
     }
 
@@ -267,6 +352,17 @@ impl Link {
         let mut out = Vec::new();
         self.arena.append_to(at, completion.meta_bytes as usize, &mut out).map_err(broken)?;
         Ok(out)
+    }
+
+    /// The meta of a completion; null if it has none.
+    ///
+    /// # Errors
+    /// It is outside the region, or no JSON.
+    pub fn meta(&self, completion: &Completion) -> Result<Value> {
+        match completion.meta_bytes {
+            0 => Ok(Value::Null),
+            _ => serde_json::from_slice(&self.host_text(completion)?).map_err(Error::other),
+        }
     }
 
     /// A descriptor without text and body.
@@ -283,21 +379,41 @@ impl Link {
         }
     }
 
-    /// Puts a descriptor into the submission ring, and wakes the host if it sleeps.
+    /// Puts a descriptor into the submission ring, or behind those that wait for room in it, and wakes
+    /// the host if it sleeps.
     ///
     /// # Errors
-    /// The ring is full: the host consumes nothing.
+    /// The host consumes nothing.
     pub fn submit(&self, submission: &Submission) -> Result<()> {
+        let mut rings = self.rings.borrow_mut();
+        if rings.backlog.len() >= BACKLOG_MAX {
+            return Err(broken("it takes no submission"));
+        }
+        rings.backlog.push_back(*submission);
+        drop(rings);
+        self.flush()
+    }
+
+    /// Moves descriptors into the ring, as many as have room.
+    fn flush(&self) -> Result<()> {
         let mut rings = self.rings.borrow_mut();
         let consumed = self.arena.load(word::SUBMISSION_HEAD, Ordering::Acquire).map_err(broken)?;
         let entries = self.header.submission_entries;
-        if rings.submissions.wrapping_sub(consumed) >= entries {
-            return Err(broken("it takes no submission"));
+        let used = rings.submissions.wrapping_sub(consumed);
+        let room = entries.checked_sub(used).ok_or_else(|| broken("more taken than there were"))?;
+        let moved = rings.backlog.len().min(room as usize);
+        for submission in rings.backlog.drain(..moved).collect::<Vec<_>>() {
+            let index = rings.submissions & (entries - 1);
+            let at = self.header.submission_offset + index * ENTRY_BYTES;
+            self.arena.copy_in(at as usize, &submission.encode()).map_err(broken)?;
+            rings.submissions = rings.submissions.wrapping_add(1);
         }
-        let index = rings.submissions & (entries - 1);
-        let at = self.header.submission_offset + index * ENTRY_BYTES;
-        self.arena.copy_in(at as usize, &submission.encode()).map_err(broken)?;
-        rings.submissions = rings.submissions.wrapping_add(1);
+        if !rings.backlog.is_empty() {
+            self.backlogged.notify_one();
+        }
+        if moved == 0 {
+            return Ok(());
+        }
         self.arena
             .store(word::SUBMISSION_TAIL, rings.submissions, Ordering::SeqCst)
             .map_err(broken)?;
@@ -306,6 +422,16 @@ impl Link {
         match self.arena.load(word::HOST_SLEEPS, Ordering::SeqCst).map_err(broken)? {
             0 => Ok(()),
             _ => self.send(&Frame::Bell),
+        }
+    }
+
+    /// Moves descriptors that wait for room in the ring, until the process ends.
+    async fn relieve(&self) -> Result<()> {
+        loop {
+            self.backlogged.notified().await;
+            // The host does not tell that it has consumed something.
+            tokio::time::sleep(BACKLOG_WAIT).await;
+            self.flush()?;
         }
     }
 
@@ -382,6 +508,7 @@ impl Service {
         tokio::select! {
             ended = reading => ended,
             ended = writing => ended,
+            ended = link.relieve() => ended,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The way of a new instance to its place: control groups, root, limits, user.
 
+use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::OwnedFd;
 
@@ -13,6 +14,9 @@ use crate::first::{REQUEST_BYTES_MAX, socket};
 /// The request for an instance, as the gateway sends it to a zygote.
 #[derive(Debug, Deserialize)]
 struct Place {
+    /// The environment of the function's `bootstrap`.
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
     /// Number of attached descriptors that are files of control groups: the last ones.
     #[serde(default)]
     groups: usize,
@@ -21,12 +25,20 @@ struct Place {
     processes: Option<u32>,
 }
 
-/// Receives the request, and goes to the place that it names; returns the channel. The user is
-/// last: it has no right to the rest.
+/// An instance in its place.
+pub struct Settled {
+    /// The channel to the worker.
+    pub channel: OwnedFd,
+    /// The environment of the function's `bootstrap`.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// Receives the request, and goes to the place that it names. Two descriptors beside the channel are
+/// standard output and standard error. The user is last: it has no right to the rest.
 ///
 /// # Errors
 /// The operation that failed.
-pub fn settled() -> Result<OwnedFd> {
+pub fn settled() -> Result<Settled> {
     let invalid = |why: &str| Error::new(ErrorKind::InvalidData, format!("the request: {why}"));
     let mut request = vec![0; REQUEST_BYTES_MAX];
     let received = descriptors::receive(socket()?, &mut request, DESCRIPTORS_MAX)?;
@@ -37,7 +49,12 @@ pub fn settled() -> Result<OwnedFd> {
     for group in beside.split_off(others) {
         rustix::io::write(&group, b"0")?;
     }
-    let channel = beside.into_iter().next().ok_or_else(|| invalid("no channel"))?;
+    let mut beside = beside.into_iter();
+    let channel = beside.next().ok_or_else(|| invalid("no channel"))?;
+    if let (Some(output), Some(errors)) = (beside.next(), beside.next()) {
+        rustix::stdio::dup2_stdout(output)?;
+        rustix::stdio::dup2_stderr(errors)?;
+    }
     if let Some(root) = &place.root {
         let directory = std::env::current_dir()?;
         rustix::process::chroot(root.as_str())?;
@@ -52,7 +69,7 @@ pub fn settled() -> Result<OwnedFd> {
     if let Some(user) = place.user {
         become_user(user)?;
     }
-    Ok(channel)
+    Ok(Settled { channel, environment: place.environment })
 }
 
 /// Becomes a user and its group. The process has one thread yet.

@@ -30,6 +30,10 @@ pub enum Runtime {
     /// The function's own executable `bootstrap`, in any language, which speaks Lambda's Runtime
     /// API.
     Provided,
+    /// The host's Node.js, with Lambda's programming model, and a stub in the place of the
+    /// function's S3 client.
+    #[serde(rename = "nodejs")]
+    Node,
 }
 
 impl Runtime {
@@ -38,6 +42,7 @@ impl Runtime {
         match self {
             Runtime::Python => "python",
             Runtime::Provided => "provided",
+            Runtime::Node => "nodejs",
         }
     }
 }
@@ -142,19 +147,21 @@ pub struct Image {
     pub handler: String,
     /// The function's files: read-only, at `/var/task`, first on `sys.path`.
     pub code: PathBuf,
-    /// The directory that contains the package `unlade_guest`, read-only.
+    /// The directory that contains the package `unlade_guest`, and `unlade_node`, read-only.
     pub guest: PathBuf,
     /// The program that runs the code.
     pub runtime: Runtime,
-    /// The interpreter's path on this machine.
+    /// The Python interpreter's path on this machine.
     pub python: PathBuf,
+    /// The path of Node.js on this machine.
+    pub node: PathBuf,
     /// Directories of packages, read-only, after the code on `sys.path`.
     pub packages: Vec<PathBuf>,
     /// Environment variables, in addition to those of the runtime.
     pub environment: BTreeMap<String, String>,
     /// Memory limit of an instance.
     pub memory_bytes: u64,
-    /// Size of the writable `/tmp`, in memory.
+    /// Size of the writable `/tmp`: memory of the host, beside that of the instance.
     pub scratch_bytes: u64,
     /// The I/O path between the function and its objects.
     pub mode: Mode,
@@ -254,6 +261,11 @@ pub trait Template {
 
     /// Waits until the template can no longer start instances; returns the reason.
     fn ended(&self) -> Local<'_, String>;
+
+    /// The end of what the template itself has printed, for example while it imported the function.
+    fn printed(&self) -> String {
+        String::new()
+    }
 }
 
 /// A started instance; it greets when its channel is served.
@@ -279,8 +291,56 @@ pub trait Instance {
     /// The instance has ended.
     fn usage(&self) -> io::Result<Usage>;
 
-    /// Kills the instance; [`Instance::ended`] then completes.
+    /// Kills the instance, also a frozen one; [`Instance::ended`] then completes.
     fn kill(&self);
+
+    /// The idle time after which an instance is to be frozen; `None` if it never is.
+    fn freeze_after(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Stops the instance's processes until [`Instance::thaw`]; returns without waiting for it.
+    ///
+    /// # Errors
+    /// There is no freezer, or the system call failed: the instance goes on.
+    fn freeze(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Lets the instance's processes go on.
+    ///
+    /// # Errors
+    /// The system call failed.
+    fn thaw(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Returns true if every process of the instance is stopped.
+    fn is_frozen(&self) -> bool {
+        false
+    }
+
+    /// Bytes in the instance's `/tmp`, if they are not part of its memory.
+    fn scratch_used_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Kills the instance if it has more memory than its limit and no kernel limit does so; returns
+    /// true if it did. The caller asks during invocations and at their ends.
+    fn limit_memory(&self) -> bool {
+        false
+    }
+
+    /// Most memory that the instance has had, in bytes; `None` if it is not known.
+    fn memory_peak_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Takes the reading end of the pipe that has what the instance prints, which does not block.
+    /// `None` if it was taken, or if the output goes elsewhere.
+    fn take_output(&self) -> Option<OwnedFd> {
+        None
+    }
 }
 
 #[cfg(test)]

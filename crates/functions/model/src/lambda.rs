@@ -81,8 +81,12 @@ pub enum Refusal {
     Throttled(Refused),
     /// The event is too long: its limit in bytes.
     TooLarge(usize),
+    /// The event is too long for an asynchronous invocation: its limit in bytes.
+    EventTooLarge(usize),
     /// The event is not valid JSON, with the error.
     Content(String),
+    /// The client context is not valid, with the reason.
+    ClientContext(String),
     /// Another parameter is invalid.
     Parameter(String),
     /// The function cannot be changed now.
@@ -110,8 +114,11 @@ impl Refusal {
             Refusal::Throttled(Refused::Start(_)) => 502,
             Refusal::Throttled(Refused::Removed) => 404,
             Refusal::Throttled(_) | Refusal::Reserved(_) => 429,
-            Refusal::TooLarge(_) => 413,
-            Refusal::Content(_) | Refusal::Parameter(_) | Refusal::PolicyTooLong(_) => 400,
+            Refusal::TooLarge(_) | Refusal::EventTooLarge(_) => 413,
+            Refusal::Content(_)
+            | Refusal::ClientContext(_)
+            | Refusal::Parameter(_)
+            | Refusal::PolicyTooLong(_) => 400,
             Refusal::Conflict(_) | Refusal::Taken(_) => 409,
             Refusal::Precondition(_) => 412,
             Refusal::Denied(..) => 403,
@@ -131,7 +138,8 @@ impl Refusal {
             Refusal::Throttled(Refused::Start(_)) => "InvalidRuntimeException",
             Refusal::Throttled(_) | Refusal::Reserved(_) => "TooManyRequestsException",
             Refusal::TooLarge(_) => "RequestTooLargeException",
-            Refusal::Content(_) => "InvalidRequestContentException",
+            Refusal::EventTooLarge(_) => "RequestEntityTooLargeException",
+            Refusal::Content(_) | Refusal::ClientContext(_) => "InvalidRequestContentException",
             Refusal::Parameter(_) => "InvalidParameterValueException",
             Refusal::Conflict(_) | Refusal::Taken(_) => "ResourceConflictException",
             Refusal::Precondition(_) => "PreconditionFailedException",
@@ -173,6 +181,11 @@ impl Refusal {
                 Refused::Removed => "The function was removed".to_owned(),
             },
             Refusal::TooLarge(limit) => format!("Request must be smaller than {limit} bytes"),
+            Refusal::EventTooLarge(limit) => {
+                format!(
+                    "The payload is too large for the Event invocation type (limit {limit} bytes)"
+                )
+            }
             Refusal::Content(why) => {
                 format!("Could not parse request body into json: {why}")
             }
@@ -183,6 +196,7 @@ impl Refusal {
             Refusal::PolicyTooLong(bytes_max) => {
                 format!("the policy would be longer than {bytes_max} bytes: remove statements")
             }
+            Refusal::ClientContext(why) => format!("The client context is invalid: {why}"),
             Refusal::Absent(why)
             | Refusal::NotProvisioned(why)
             | Refusal::Precondition(why)
@@ -271,6 +285,8 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(&throttled.body()).unwrap();
         assert_eq!(body["Reason"], "ConcurrentInvocationLimitExceeded");
         assert_eq!(Refusal::TooLarge(5).status(), 413);
+        let event = Refusal::EventTooLarge(5);
+        assert_eq!((event.status(), event.code()), (413, "RequestEntityTooLargeException"));
         let denied = Refusal::Denied(Denial::Signature, "why".to_owned());
         assert_eq!((denied.status(), denied.code()), (403, "InvalidSignatureException"));
         assert!(denied.body().contains("\"message\":\"why\""));

@@ -8,9 +8,10 @@
 //! 2. [`pool`]: the assignment of invocations to instances: start, run, stop, refuse;
 //! 3. [`lambda`]: the types of the Invoke API: requests, refusals and failures;
 //! 4. [`lifecycle`]: versions, aliases, concurrency, tags and policies of a function;
-//! 5. [`asynchronous`]: the attempts and the end of an accepted event; [`destination`]: the ARNs that get it;
-//! 6. [`source`]: queues that feed functions: the decisions of a poller;
-//! 7. [`isolation`]: the trait of isolation backends: processes, virtual machines.
+//! 5. [`log`]: the log of a function: lines, their rate, the last ones; [`recent`]: its last seconds;
+//! 6. [`asynchronous`]: the attempts and the end of an accepted event; [`destination`]: the ARNs that get it;
+//! 7. [`source`]: queues that feed functions: the decisions of a poller;
+//! 8. [`isolation`]: the trait of isolation backends: processes, virtual machines.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -52,8 +53,10 @@ pub mod destination;
 pub mod isolation;
 pub mod lambda;
 pub mod lifecycle;
+pub mod log;
 pub mod manifest;
 pub mod pool;
+pub mod recent;
 pub mod source;
 
 pub use manifest::{Manifest, ManifestError};

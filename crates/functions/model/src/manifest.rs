@@ -15,6 +15,8 @@ use crate::isolation::{Mode, Preload, Runtime};
 pub const NAME_BYTES_MAX: usize = 64;
 /// Longest handler of a runtime of the function's own, as Lambda's.
 pub const HANDLER_BYTES_MAX: usize = 128;
+/// Smallest and largest `/tmp` of an instance; the largest is Lambda's.
+pub const SCRATCH_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=10 << 30;
 /// Most static hints.
 pub const HINTS_MAX: usize = unlade_s3::hint::OBJECTS_MAX;
 
@@ -56,6 +58,9 @@ pub struct Manifest {
     /// Memory limit of an instance.
     #[serde(default = "memory")]
     pub memory: ByteSize,
+    /// Size of an instance's `/tmp`, which is apart from its memory; the gateway's if absent.
+    #[serde(default)]
+    pub scratch: Option<ByteSize>,
     /// Timeout of an invocation.
     #[serde(default = "timeout", with = "unlade_config::duration")]
     pub timeout: Duration,
@@ -120,6 +125,18 @@ pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.chars().all(allowed)
 }
 
+/// Returns true for `[DIRECTORY/]FILE.FUNCTION`, below the function's directory.
+fn is_node_handler(handler: &str) -> bool {
+    let mut parts = handler.split('/').collect::<Vec<_>>();
+    let last = parts.pop().unwrap_or_default();
+    let is_inside = !parts
+        .iter()
+        .enumerate()
+        .any(|(at, part)| part.is_empty() || *part == ".." || (*part == "." && at > 0));
+    let named = last.split_once('.');
+    is_inside && named.is_some_and(|(file, function)| !file.is_empty() && !function.is_empty())
+}
+
 impl Manifest {
     /// A manifest with this handler and defaults for the other keys.
     pub fn of_handler(handler: &str) -> Manifest {
@@ -128,6 +145,7 @@ impl Manifest {
             runtime: Runtime::default(),
             tenant: None,
             memory: memory(),
+            scratch: None,
             timeout: timeout(),
             environment: BTreeMap::new(),
             role: None,
@@ -157,6 +175,9 @@ impl Manifest {
         if self.memory.0 < 16 << 20 {
             return wrong("memory", "must be 16MiB at least");
         }
+        if self.scratch.is_some_and(|scratch| !SCRATCH_BYTES.contains(&scratch.0)) {
+            return wrong("scratch", "must be 1MiB to 10GiB");
+        }
         if self.timeout.is_zero() || self.timeout > Duration::from_secs(900) {
             return wrong("timeout", "must be more than 0s and 15m at most");
         }
@@ -183,15 +204,21 @@ impl Manifest {
     fn check_runtime(&self) -> Result<(), ManifestError> {
         let wrong =
             |key: &str, why: &str| Err(ManifestError { key: key.to_owned(), why: why.to_owned() });
+        if self.runtime == Runtime::Node && !is_node_handler(&self.handler) {
+            return wrong("handler", "must be FILE.FUNCTION, as `index.handler`");
+        }
         if self.runtime == Runtime::Python {
             let (module, function) = self.handler.rsplit_once('.').unwrap_or_default();
-            let mut parts = module.split(['.', '/']).chain([function]);
             let is_word = |word: &str| {
                 let mut chars = word.chars();
                 chars.next().is_some_and(|c| c.is_alphabetic() || c == '_')
                     && chars.all(|c| c.is_alphanumeric() || c == '_')
             };
-            return match parts.all(is_word) {
+            // A file that only `importlib` can import, `data-load.py`, may have a handler, too.
+            let is_file = |name: &str| {
+                !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_-".contains(c))
+            };
+            return match module.split(['.', '/']).all(is_file) && is_word(function) {
                 true => Ok(()),
                 false => wrong("handler", "must be MODULE.FUNCTION, as `app.handler`"),
             };
@@ -203,13 +230,18 @@ impl Manifest {
             return wrong("handler", "must be 1 to 128 bytes without blanks, as `bootstrap`");
         }
         if self.isolation == Backend::Qemu {
-            let why =
-                "machines run Python functions only: runtime = \"provided\" needs \"process\"";
-            return wrong("isolation", why);
+            let why = format!(
+                "machines run Python functions only: runtime = \"{}\" needs \"process\"",
+                self.runtime.name()
+            );
+            return wrong("isolation", &why);
         }
         if !self.mode.is_offloaded() {
-            let why = "runtime = \"provided\" has no network: choose \"offload\", \"prefetch\" or \"sdk\"";
-            return wrong("mode", why);
+            let why = format!(
+                "runtime = \"{}\" has no network: choose \"offload\", \"prefetch\" or \"sdk\"",
+                self.runtime.name()
+            );
+            return wrong("mode", &why);
         }
         let of_python = [
             ("python", self.python.is_some()),
@@ -282,8 +314,16 @@ mod tests {
     }
 
     #[test]
+    fn a_handler_of_node_is_a_file_and_a_function() {
+        for handler in ["index.handler", "src/my-file.handler", "./a/b.c.d", "$x._y"] {
+            let text = format!("handler = \"{handler}\"\nruntime = \"nodejs\"\n");
+            assert_eq!(parsed(&text).unwrap().runtime, Runtime::Node);
+        }
+    }
+
+    #[test]
     fn everything_can_be_said() {
-        let text = "handler = \"a/b.handler\"\ntenant = \"t\"\nmemory = \"256MiB\"\ntimeout = \"5s\"\n\
+        let text = "handler = \"a/b.handler\"\ntenant = \"t\"\nmemory = \"256MiB\"\nscratch = \"1GiB\"\ntimeout = \"5s\"\n\
             isolation = \"qemu\"\nmode = \"prefetch\"\nwrites = \"early-reply\"\nconcurrency = 2\n\
             keep_alive = \"1m\"\nhints = [\"models/{/name}\"]\npackages = [\"/opt/x\"]\n\
             [preload]\nhandler = false\nmodules = [\"json\"]\n[environment]\nA = \"b\"\n\
@@ -296,11 +336,23 @@ mod tests {
     }
 
     #[test]
+    fn a_handlers_file_need_not_be_a_word() {
+        for name in ["data-load.handler", "a/2nd-part.handler", "_x.main"] {
+            let manifest = parsed(&format!("handler = \"{name}\"")).unwrap();
+            assert_eq!(manifest.handler, name);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_said_with_its_key() {
         for (text, key) in [
             ("handler = \"app\"", "handler"),
             ("handler = \"../app.handler\"", "handler"),
+            ("handler = \"data-load.hand-ler\"", "handler"),
+            ("handler = \".handler\"", "handler"),
             ("handler = \"a.b\"\nmemory = \"1MiB\"", "memory"),
+            ("handler = \"a.b\"\nscratch = \"1KiB\"", "scratch"),
+            ("handler = \"a.b\"\nscratch = \"11GiB\"", "scratch"),
             ("handler = \"a.b\"\ntimeout = \"1h\"", "timeout"),
             ("handler = \"a.b\"\ntenant = \"a b\"", "tenant"),
             ("handler = \"a.b\"\nconcurrency = 0", "concurrency"),
@@ -312,6 +364,12 @@ mod tests {
             ("handler = \"a b\"\nruntime = \"provided\"", "handler"),
             ("handler = \"b\"\nruntime = \"provided\"\nisolation = \"qemu\"", "isolation"),
             ("handler = \"b\"\nruntime = \"provided\"\nmode = \"stock\"", "mode"),
+            ("handler = \"index\"\nruntime = \"nodejs\"", "handler"),
+            ("handler = \"../index.handler\"\nruntime = \"nodejs\"", "handler"),
+            ("handler = \"/index.handler\"\nruntime = \"nodejs\"", "handler"),
+            ("handler = \"a.b\"\nruntime = \"nodejs\"\nisolation = \"qemu\"", "isolation"),
+            ("handler = \"a.b\"\nruntime = \"nodejs\"\nmode = \"tcp\"", "mode"),
+            ("handler = \"a.b\"\nruntime = \"nodejs\"\npackages = [\"/x\"]", "packages"),
             ("handler = \"b\"\nruntime = \"provided\"\npython = \"/usr/bin/python3\"", "python"),
         ] {
             let error = parsed(text).unwrap_err();

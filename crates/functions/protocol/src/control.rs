@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{HandlerStatus, RequestHead, split_head};
+use super::{CallContext, HandlerStatus, RequestHead, split_head};
 use unlade_bytes::DecodeError;
 
 /// Most requests on behalf of functions that a worker has in flight for one gateway.
@@ -92,12 +92,18 @@ pub enum PerformEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ControlHead {
-    /// Gateway: defines a role, by the number that later messages use.
+    /// Gateway: defines a role, by the number that later messages use, or changes its policy. The
+    /// next call of each instance with the role is decided by it.
     Role {
         /// The number.
         role: u64,
         /// Its policy, as JSON.
         policy: serde_json::Value,
+    },
+    /// Gateway: no later message names this role. Instances that run keep it.
+    Forget {
+        /// The number.
+        role: u64,
     },
     /// Gateway: attaches an instance, whose channel is sent with the message.
     Attach {
@@ -141,6 +147,9 @@ pub enum ControlHead {
         /// The write mode.
         #[serde(default)]
         writes: WriteMode,
+        /// Data of the caller.
+        #[serde(flatten)]
+        context: CallContext,
     },
     /// Gateway: an invocation without a reply is over. [`ControlHead::Settled`] follows once its
     /// writes have ended.
@@ -189,6 +198,12 @@ pub enum ControlHead {
         /// The part of `prefetch_us` after the function's request: not hidden.
         #[serde(default)]
         prefetch_waited_us: u64,
+        /// Bytes of texts and bodies that calls of the instance have brought since the reply before.
+        #[serde(default)]
+        received_bytes: u64,
+        /// Bytes of texts and bodies in calls of the instance since the reply before.
+        #[serde(default)]
+        sent_bytes: u64,
     },
     /// Worker: every write of the invocation has ended. Sent after a reply with pending writes,
     /// and on request.
@@ -297,6 +312,7 @@ mod tests {
         let invocation = || "i-1".to_owned();
         vec![
             ControlHead::Role { role: 1, policy: serde_json::json!({"allow": []}) }.into(),
+            ControlHead::Forget { role: 1 }.into(),
             ControlHead::Attach { instance: 3, role: 1, function: "f".into(), region_bytes: 0 }
                 .into(),
             Message {
@@ -306,6 +322,22 @@ mod tests {
                     objects: vec![object],
                 },
                 bytes: b"{}\0x".to_vec(),
+            },
+            Message {
+                said: ControlHead::Invoke {
+                    instance: 3,
+                    invocation: invocation(),
+                    handler: "app.handler".into(),
+                    function: "f".into(),
+                    deadline_ms: u64::MAX,
+                    memory_mib: 128,
+                    writes: WriteMode::Sync,
+                    context: CallContext {
+                        trace: "Root=1-00000000-000000000000000000000000".into(),
+                        client_context: Some("{\"custom\": null}".into()),
+                    },
+                },
+                bytes: b"5".to_vec(),
             },
             ControlHead::Settle { invocation: invocation() }.into(),
             Message {
@@ -317,6 +349,8 @@ mod tests {
                     pending_writes: 2,
                     prefetch_us: 40,
                     prefetch_waited_us: 3,
+                    received_bytes: 9,
+                    sent_bytes: 8,
                 },
                 bytes: vec![0; 9],
             },

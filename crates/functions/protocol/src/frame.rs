@@ -197,7 +197,7 @@ pub fn frame_bytes(input: &[u8]) -> Result<Option<usize>, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Extent, HandlerStatus};
+    use crate::{CallContext, Extent, HandlerStatus};
     use proptest::prelude::*;
 
     fn any_frame() -> impl Strategy<Value = Frame> {
@@ -211,6 +211,8 @@ mod tests {
             }),
             Just(Frame::Bell),
             ("\\PC{0,30}", any::<u32>(), bytes()).prop_map(|(id, memory_mib, event)| {
+                let client_context = (memory_mib % 2 == 0).then(|| format!("{{\"a\": \"{id}\"}}"));
+                let context = CallContext { trace: id.clone(), client_context };
                 let head = InvokeHead {
                     id,
                     handler: "app.handler".into(),
@@ -219,6 +221,7 @@ mod tests {
                     memory_mib,
                     event_bytes: event.len() as u32,
                     event_slot: None,
+                    context,
                 };
                 Frame::Invoke(head, event)
             }),

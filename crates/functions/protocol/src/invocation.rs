@@ -5,6 +5,17 @@ use serde::{Deserialize, Serialize};
 use super::Extent;
 use unlade_bytes::DecodeError;
 
+/// Data of a caller that the function gets beside its event.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallContext {
+    /// The trace of the invocation, in the form of `X-Amzn-Trace-Id`; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub trace: String,
+    /// The client context: an object of JSON in ASCII, on one line; `None` for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_context: Option<String>,
+}
+
 /// The head of an INVOKE.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InvokeHead {
@@ -23,6 +34,9 @@ pub struct InvokeHead {
     /// The host slot of the event, which the REPLY releases; `None` if the event follows the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_slot: Option<u32>,
+    /// Data of the caller.
+    #[serde(flatten)]
+    pub context: CallContext,
 }
 
 /// The status of a handler.

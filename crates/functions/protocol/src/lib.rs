@@ -57,7 +57,7 @@ pub mod request;
 
 pub use descriptor::{Completion, Operation, Status, Submission};
 pub use frame::{Deframer, Frame};
-pub use invocation::{HandlerStatus, InvokeHead, ReplyHead};
+pub use invocation::{CallContext, HandlerStatus, InvokeHead, ReplyHead};
 pub use region::{Extent, Header, Layout};
 pub use request::{AnswerHead, RequestError, RequestHead, RequestMethod};
 

@@ -19,6 +19,29 @@ pub fn has_query(source: &str) -> bool {
     source.contains('?')
 }
 
+/// The version of an object that a request names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// None.
+    None,
+    /// This one.
+    Named(String),
+    /// Stores could read several.
+    Unknown,
+}
+
+/// Returns the version in a source: one for every value that an SDK writes, of the characters of
+/// version identifiers.
+pub fn version(source: &str) -> Version {
+    let Some((_, query)) = source.split_once('?') else { return Version::None };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let version = query.strip_prefix("versionId=");
+    match version.filter(|version| !version.is_empty() && version.bytes().all(is_plain)) {
+        Some(version) => Version::Named(version.to_owned()),
+        None => Version::Unknown,
+    }
+}
+
 /// Returns the objects that stores could read, each once, as `BUCKET/KEY`; one for every value that
 /// an SDK writes. Stores end the path at `?versionId=`, or at any `?` or `#`; they skip one leading
 /// slash or all; and they take `+` for itself or for a space.
@@ -65,5 +88,17 @@ mod tests {
             assert_eq!(bucket(source), object.split('/').next().unwrap());
         }
         assert!(has_version("b/k?versionId=a") && !has_version("b/k%3FversionId=a"));
+        for (source, due) in [
+            ("b/k", Version::None),
+            ("b/k%3FversionId=7", Version::None),
+            ("b/k?versionId=3sL4k_t.J-x", Version::Named("3sL4k_t.J-x".to_owned())),
+            ("b/k?versionId=", Version::Unknown),
+            ("b/k?x", Version::Unknown),
+            ("b/k?versionId=7&versionId=8", Version::Unknown),
+            ("b/k?versionId=%37", Version::Unknown),
+            ("b/k?versionId=7#8", Version::Unknown),
+        ] {
+            assert_eq!(version(source), due, "{source}");
+        }
     }
 }

@@ -15,6 +15,8 @@ pub struct ServiceError {
     /// True if the error was derived from the status, because the body was empty: SDKs then have
     /// an id, possibly an empty one.
     pub of_status: bool,
+    /// True if the role does not allow the operation: the service was not asked.
+    pub by_role: bool,
 }
 
 impl ServiceError {
@@ -55,14 +57,15 @@ impl ServiceError {
             error.insert("Message".to_owned(), reason(status).into());
             error
         });
-        ServiceError { error, status, of_status }
+        ServiceError { error, status, of_status, by_role: false }
     }
 
-    /// The service's error for an operation that the role does not allow.
-    pub fn denied() -> ServiceError {
-        let error = json!({"Code": "AccessDenied", "Message": "Access Denied"});
-        let Value::Object(error) = error else { unreachable!("it was written as an object") };
-        ServiceError { error, status: 403, of_status: false }
+    /// The service's error for an operation that the role does not allow; `why` is for humans.
+    pub fn denied(why: &str) -> ServiceError {
+        let mut error = Map::new();
+        error.insert("Code".to_owned(), "AccessDenied".into());
+        error.insert("Message".to_owned(), format!("Access Denied: {why}").into());
+        ServiceError { error, status: 403, of_status: false, by_role: true }
     }
 }
 

@@ -22,7 +22,7 @@
 //! use serde_json::json;
 //! use unlade_http::Method;
 //! use unlade_s3::policy::facts::Environment;
-//! use unlade_s3::{Answer, Call, Decision, Head, Policy, Request, operation, response};
+//! use unlade_s3::{Answer, Call, Head, Policy, Request, operation, response};
 //!
 //! let text = br#"{"service": "s3", "operation": "HeadObject",
 //!     "parameters": {"Bucket": "in", "Key": "a b"}}"#;
@@ -33,7 +33,7 @@
 //!     {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["in/*"]}]}))?;
 //! let (now, region) = (std::time::SystemTime::now(), "us-east-1".to_owned());
 //! let now = Environment { now, region, has_tls: true, is_deferred: false };
-//! assert_eq!(role.decide(operation, &call.parameters, &now), Decision::Allowed);
+//! assert_eq!(role.decide(operation, &call.parameters, &now), Ok(()));
 //!
 //! let request = Request::new(operation, &call.parameters)?;
 //! assert_eq!((operation.method, request.path(true).as_str()), (Method::Head, "/in/a%20b"));
@@ -53,8 +53,8 @@
 //! ```
 //!
 //! # Limits
-//! No socket, clock or thread; no `unsafe`. Rights are a subset of IAM's: no conditions, no
-//! principals. Tables of objects, lists, parts and buckets are written by hand, all others are
+//! No socket, clock or thread; no `unsafe`. Rights are a subset of IAM's
+//! (`docs/functions/identity.md`, *Limits*). Tables of objects, lists, parts and buckets are written by hand, all others are
 //! generated from botocore's; a test compares the former with it.
 #![forbid(unsafe_code)]
 

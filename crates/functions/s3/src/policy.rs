@@ -4,21 +4,21 @@
 //! a [`document`] in AWS's JSON. The semantics are IAM's: a denial overrides every permission; the
 //! default is denial. [`services`] decides about requests to services other than S3, by the same
 //! statements; [`invocation`] about invocations by callers of other tenants. Stages: [`document`] →
-//! `statement` with `pattern`, `condition` and `operator` → [`facts`] of a request → a decision,
-//! which [`explain`] shows.
+//! `statement` with `pattern`, `condition` and `operator` → the actions that a request needs
+//! (`needed`, by the table in `implied`) and its [`facts`] → a decision, which [`explain`] shows.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-
-use crate::copy_source::{self, COPY_SOURCE};
-use crate::operation::{Operation, Target};
 
 mod condition;
 pub mod document;
 mod error;
 pub mod explain;
 pub mod facts;
+mod implied;
 pub mod invocation;
+mod names;
+mod needed;
 mod operator;
 #[cfg(test)]
 mod oracle;
@@ -29,9 +29,11 @@ pub mod services;
 mod statement;
 
 pub use self::error::{Decision, PATTERN_BYTES_MAX, PATTERNS_MAX, PolicyError, STATEMENTS_MAX};
-use self::facts::{Environment, Facts, Vocabulary};
-use self::pattern::{Resolved, Token};
-use self::statement::{ResourcePattern, Selection, Statement, Sure, Verdict, judge};
+pub use self::explain::Explained;
+use self::facts::{Facts, Vocabulary};
+pub use self::implied::is_action;
+pub use self::needed::Refused;
+use self::statement::{ResourcePattern, Selection, Statement, Verdict, judge};
 
 /// The start of an S3 resource's ARN.
 const STORE_ARN: &str = "arn:aws:s3:::";
@@ -79,17 +81,6 @@ pub struct Policy {
     facts: Facts,
 }
 
-/// An action on a resource of a store.
-struct Question<'a> {
-    action: &'a str,
-    /// The bucket, with a slash and the key; or the start of all of them.
-    resource: String,
-    /// True if others will choose the end of the resource.
-    is_start: bool,
-    /// For a list: the common prefix of its keys, after the bucket and a slash.
-    covers: Option<String>,
-}
-
 impl Policy {
     /// Parses a policy.
     ///
@@ -125,34 +116,6 @@ impl Policy {
     pub fn of_store() -> Policy {
         let statements = vec![plain_permission("s3:*")];
         Policy { statements, boundary: None, facts: Facts::default() }
-    }
-
-    /// Decides about an operation with these parameters: every object that it reads or changes
-    /// must be allowed. A name that is not text is denied.
-    pub fn decide(
-        &self,
-        operation: &Operation,
-        parameters: &Map<String, Value>,
-        environment: &Environment,
-    ) -> Decision {
-        let Ok(questions) = questions(operation, parameters) else { return Decision::Denied };
-        let facts = self.facts.clone().in_environment(environment);
-        let facts = facts.of_operation(operation, parameters, environment.is_deferred);
-        let mut decisions = questions.iter().map(|question| self.answer(question, &facts).0);
-        decisions.find(|decision| *decision != Decision::Allowed).unwrap_or(Decision::Allowed)
-    }
-
-    /// Decides about uploads to all keys that begin with `start`, by a form that others will send.
-    pub fn decide_uploads(
-        &self,
-        operation: &Operation,
-        (bucket, start): (&str, &str),
-        environment: &Environment,
-    ) -> Decision {
-        let facts = self.facts.clone().in_environment(environment);
-        let facts = facts.of_operation(operation, &Map::new(), environment.is_deferred);
-        let (action, resource) = (operation.action, format!("{bucket}/{start}"));
-        self.answer(&Question { action, resource, is_start: true, covers: None }, &facts).0
     }
 
     /// The decision, the number of the statement that made it, and true if that is one of the
@@ -224,137 +187,12 @@ fn statements(own: Map<String, Value>) -> Result<Vec<Statement>, PolicyError> {
     Ok(policy.statements.into_iter().map(plain).collect())
 }
 
-impl statement::Question for Question<'_> {
-    fn is_action(&self, pattern: &[Token], _: Sure) -> bool {
-        pattern::matches(pattern, &self.action.to_ascii_lowercase())
-    }
-
-    fn is_resource(&self, pattern: &ResourcePattern, facts: &Facts, sure: Sure) -> bool {
-        match pattern {
-            ResourcePattern::Every => true,
-            ResourcePattern::Plain(text) => {
-                let tokens = pattern::tokens(text.strip_prefix(STORE_ARN).unwrap_or(text));
-                let covers = self.covers.as_deref().filter(|_| sure != Sure::Possibly);
-                self.is_name(&tokens, sure)
-                    || covers.is_some_and(|all| pattern::covers(&tokens, all))
-            }
-            ResourcePattern::Arn(own) => {
-                let is_place = own.service.is_text("s3")
-                    && [&own.region, &own.account].iter().all(|part| part.matches("", facts, true));
-                is_place
-                    && match own.name.resolve(facts) {
-                        Resolved::Pattern(tokens) => self.is_name(&tokens, sure),
-                        Resolved::Absent => false,
-                        Resolved::Unknown => sure == Sure::Possibly,
-                    }
-            }
-        }
-    }
-}
-
-impl Question<'_> {
-    fn of(action: &str, resource: String) -> Question<'_> {
-        Question { action, resource, is_start: false, covers: None }
-    }
-
-    fn is_name(&self, pattern: &[Token], sure: Sure) -> bool {
-        match (self.is_start, sure) {
-            (false, _) => pattern::matches(pattern, &self.resource),
-            (true, Sure::Possibly) => pattern::may_match(pattern, &self.resource),
-            (true, Sure::Almost | Sure::Certainly) => pattern::covers(pattern, &self.resource),
-        }
-    }
-}
-
-/// Longest text that is compared with patterns, in bytes: more than any name of S3, percent-encoded.
-const NAME_BYTES_MAX: usize = 4096;
-
-/// A parameter that names a bucket, a key or a version is not text, too long, or an ARN.
-struct NoName;
-
-/// Returns the text of a parameter that names something; empty if it is absent.
-fn name_of(value: Option<&Value>) -> Result<&str, NoName> {
-    match value {
-        None | Some(Value::Null) => Ok(""),
-        Some(value) => value.as_str().filter(|text| text.len() <= NAME_BYTES_MAX).ok_or(NoName),
-    }
-}
-
-/// Returns the action on a version of an object, where it differs from that on the object.
-fn of_version(action: &str) -> &str {
-    match action {
-        "s3:DeleteObject" => "s3:DeleteObjectVersion",
-        "s3:DeleteObjectTagging" => "s3:DeleteObjectVersionTagging",
-        "s3:GetObject" => "s3:GetObjectVersion",
-        "s3:GetObjectAcl" => "s3:GetObjectVersionAcl",
-        "s3:GetObjectAttributes" => "s3:GetObjectVersionAttributes",
-        "s3:GetObjectTagging" => "s3:GetObjectVersionTagging",
-        "s3:PutObjectAcl" => "s3:PutObjectVersionAcl",
-        "s3:PutObjectTagging" => "s3:PutObjectVersionTagging",
-        other => other,
-    }
-}
-
-fn questions<'a>(
-    operation: &'a Operation,
-    parameters: &Map<String, Value>,
-) -> Result<Vec<Question<'a>>, NoName> {
-    let text = |name: &str| name_of(parameters.get(name));
-    let bucket = text("Bucket")?;
-    let mut all = Vec::new();
-    let mut ask = |action, resource| all.push(Question::of(action, resource));
-    match operation.target {
-        Target::Service => ask(operation.action, "*".to_owned()),
-        Target::Object => {
-            let action = match text("VersionId")? {
-                "" => operation.action,
-                _ => of_version(operation.action),
-            };
-            ask(action, format!("{bucket}/{}", text("Key")?));
-        }
-        Target::Bucket if operation.name == "DeleteObjects" => {
-            let objects = parameters.get("Delete").and_then(|delete| delete.get("Objects"));
-            for object in objects.and_then(Value::as_array).into_iter().flatten() {
-                let action = match name_of(object.get("VersionId"))? {
-                    "" => operation.action,
-                    _ => of_version(operation.action),
-                };
-                ask(action, format!("{bucket}/{}", name_of(object.get("Key"))?));
-            }
-        }
-        Target::Bucket => {
-            let lists = operation.field("Prefix").is_some();
-            let covers = if lists { Some(format!("{bucket}/{}", text("Prefix")?)) } else { None };
-            all.push(Question { covers, ..Question::of(operation.action, bucket.to_owned()) });
-        }
-    }
-    // The result of a restore by query is written to a separate object.
-    let location = parameters.get("RestoreRequest").and_then(|value| value.get("OutputLocation"));
-    if let Some(place) = location.and_then(|location| location.get("S3")) {
-        let bucket = name_of(place.get("BucketName"))?;
-        let start = format!("{bucket}/{}", name_of(place.get("Prefix"))?);
-        all.push(Question { is_start: true, ..Question::of("s3:PutObject", start) });
-    }
-    if operation.field(COPY_SOURCE).is_some() {
-        let source = text(COPY_SOURCE)?;
-        // That of an access point, whose bucket the host cannot tell.
-        if copy_source::bucket(source).starts_with("arn:") {
-            return Err(NoName);
-        }
-        let of_object = (!copy_source::has_version(source)).then_some("s3:GetObject");
-        let of_version = copy_source::has_query(source).then(|| of_version("s3:GetObject"));
-        for resource in copy_source::readings(source) {
-            let actions = [of_object, of_version].into_iter().flatten();
-            all.extend(actions.map(|action| Question::of(action, resource.clone())));
-        }
-    }
-    Ok(all)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::operation::find;
+    use crate::policy::facts::Environment;
+    use crate::policy::needed::NAME_BYTES_MAX;
     use serde_json::json;
 
     fn policy(statements: Value) -> Policy {
@@ -363,7 +201,12 @@ mod tests {
 
     fn decide(policy: &Policy, operation: &str, parameters: Value) -> Decision {
         let parameters = parameters.as_object().unwrap();
-        policy.decide(find(operation).unwrap(), parameters, &Environment::of_tests())
+        let operation = find(operation).unwrap();
+        match policy.decide(operation, parameters, &Environment::of_tests()) {
+            Ok(()) => Decision::Allowed,
+            Err(Refused::Action(not)) => not.decision,
+            Err(Refused::Name) => Decision::Denied,
+        }
     }
 
     fn reader() -> Policy {

@@ -35,6 +35,7 @@ mod instance;
 mod interpreter;
 pub mod launch;
 mod message;
+mod node;
 mod output;
 mod packet;
 mod probe;
@@ -47,7 +48,7 @@ mod syscalls;
 mod template;
 mod usage;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -57,6 +58,7 @@ use unlade_fn_model::isolation::{Image, Isolation, IsolationError, Local, Runtim
 
 pub use config::{INSTANCES_MAX, Launcher, ProcessConfig};
 pub use error::NAME;
+pub use groups::FREEZER;
 
 use interpreter::Interpreter;
 
@@ -73,13 +75,16 @@ pub struct Process {
     config: ProcessConfig,
     launcher: Launcher,
     interpreters: RefCell<HashMap<PathBuf, Rc<Interpreter>>>,
+    /// True once the freezer is held.
+    holds_freezer: Cell<bool>,
 }
 
 impl Process {
     /// Creates the backend; `launcher` is the executable that calls [`launch::run`].
     pub fn new(config: ProcessConfig, launcher: Launcher) -> Process {
         groups::sweep(&config.cgroup);
-        Process { config, launcher, interpreters: RefCell::default() }
+        let (interpreters, holds_freezer) = (RefCell::default(), Cell::default());
+        Process { config, launcher, interpreters, holds_freezer }
     }
 
     /// The files that an interpreter needs, cached.
@@ -94,7 +99,10 @@ impl Process {
 
     async fn prepared(&self, image: &Image) -> Result<Rc<dyn Template>, IsolationError> {
         self.probe()?;
-        if image.runtime == Runtime::Provided {
+        if self.config.freeze && !self.holds_freezer.replace(true) {
+            groups::hold_freezer(&self.config.cgroup);
+        }
+        if image.runtime != Runtime::Python {
             let (config, launcher) = (&self.config, &self.launcher);
             let template = provided::Provided::new(image, config, launcher, next_number)?;
             return Ok(Rc::new(template));
@@ -124,8 +132,8 @@ impl Isolation for Process {
     }
 }
 
-/// The available limits of instances on this machine: controllers, and the version of their
-/// control groups.
+/// The available limits of instances on this machine, and the freezer: controllers, and the version
+/// of their control groups.
 pub fn limits() -> Vec<(String, u8)> {
     let hierarchies = groups::hierarchies();
     let of = |hierarchy: &groups::Hierarchy| {

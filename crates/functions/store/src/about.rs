@@ -93,20 +93,6 @@ impl About {
         dto::Timestamp::parse(EXPIRES, self.expires.as_deref()?).ok()
     }
 
-    /// Copies the computed values from the object with the same bytes.
-    pub fn with_sums_of(self, other: &About) -> About {
-        About {
-            e_tag: other.e_tag.clone(),
-            checksum_crc32: other.checksum_crc32.clone(),
-            checksum_crc32c: other.checksum_crc32c.clone(),
-            checksum_crc64nvme: other.checksum_crc64nvme.clone(),
-            checksum_sha1: other.checksum_sha1.clone(),
-            checksum_sha256: other.checksum_sha256.clone(),
-            parted: other.parted,
-            ..self
-        }
-    }
-
     /// Stores the computed checksums.
     pub fn set_checksum(&mut self, found: &dto::Checksum) {
         self.checksum_crc32.clone_from(&found.checksum_crc32);

@@ -35,6 +35,9 @@ pub enum Fault {
     /// The bucket is there already.
     #[error("The requested bucket name is not available")]
     BucketExists,
+    /// The bucket is there already, in a region where it is not created again.
+    #[error("Your previous request to create the named bucket succeeded and you already own it.")]
+    BucketOwned,
     /// The bucket has objects.
     #[error("The bucket you tried to delete is not empty")]
     BucketNotEmpty,
@@ -144,6 +147,7 @@ impl From<Fault> for S3Error {
             Fault::NoVersion => S3ErrorCode::NoSuchVersion,
             Fault::Marker { .. } => S3ErrorCode::MethodNotAllowed,
             Fault::BucketExists => S3ErrorCode::BucketAlreadyExists,
+            Fault::BucketOwned => S3ErrorCode::BucketAlreadyOwnedByYou,
             Fault::BucketNotEmpty => S3ErrorCode::BucketNotEmpty,
             Fault::Precondition => S3ErrorCode::PreconditionFailed,
             Fault::NotModified { .. } => S3ErrorCode::NotModified,

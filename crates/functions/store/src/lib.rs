@@ -32,8 +32,8 @@
 //!
 //! A bucket is a directory, an object is a file in it, and the metadata of an object is a file in
 //! the store's own directory. Modules, in the order in which a request meets them:
-//! - `objects`, `multipart`, `listing`, `attributes`, `tags`: the operations of S3; `conditions` of
-//!   requests; `body`: bodies and their digests; `checksums`;
+//! - `objects`, `buckets`, `forms`, `multipart`, `listing`, `attributes`, `tags`: the operations of S3; `offered`:
+//!   refused fields; `conditions` of requests; `body`: bodies and their digests; `checksums`;
 //! - `list`: pages of lists; `walk`: the keys of a tree of files in order;
 //! - `vault`: objects as files; `versions`; `uploads`: multipart uploads; `about`: metadata;
 //! - `names`: the mapping of keys to files; `legacy`: the import of earlier releases' data;
@@ -48,6 +48,7 @@
 mod about;
 mod attributes;
 mod body;
+mod buckets;
 mod checksums;
 mod conditions;
 #[cfg(test)]
@@ -55,6 +56,7 @@ mod crash;
 mod disk;
 mod endings;
 mod fault;
+mod forms;
 mod hold;
 mod labels;
 mod legacy;
@@ -63,6 +65,7 @@ mod listing;
 mod multipart;
 mod names;
 mod objects;
+mod offered;
 mod tags;
 mod uploads;
 mod vault;

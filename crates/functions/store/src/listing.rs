@@ -159,7 +159,8 @@ impl<D: Disk> Objects<D> {
         let wrong = || S3Error::from(Fault::Argument("continuation-token is invalid".to_owned()));
         let token = req.input.continuation_token.as_deref();
         let token = token.map(|token| list::untoken(token).ok_or_else(wrong)).transpose()?;
-        let after = token.max(req.input.start_after.clone());
+        // Clients may repeat `start-after` behind the first page, even with another value.
+        let after = token.or_else(|| req.input.start_after.clone());
         let mut output = self.list(req.input, after).await?;
         output.next_continuation_token = output.next_continuation_token.map(|l| list::token(&l));
         Ok(output)

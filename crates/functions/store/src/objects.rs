@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
-use hyper::header::HeaderValue;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use s3s::checksum::ChecksumHasher;
 use s3s::dto::*;
-use s3s::{S3, S3Error, S3Request, S3Response, S3Result};
+use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
-use crate::about::{About, Version, Versioning};
+use crate::about::{About, Version};
 use crate::body::{self, Expected, PIECE_BYTES, blocking, give, md5_of, take};
+use crate::checksums::Algorithm;
 use crate::conditions::{Conditions, Removal, strong, timestamp};
 use crate::disk::{self, Disk, Stat};
 use crate::fault::Fault;
 use crate::labels;
-use crate::list::{ENTRIES_MAX, token, untoken};
+use crate::list::ENTRIES_MAX;
+use crate::offered::offered;
 use crate::vault::{OpenObject, Vault};
 use crate::versions::NULL;
 
@@ -153,16 +155,37 @@ pub fn e_tag_now<D: Disk>(
     }
 }
 
+/// The result of an operation: its output, or a response that has more header fields.
+trait Outcome<T>: Send + 'static {
+    fn response(self) -> S3Response<T>;
+}
+
+impl<T: Send + 'static> Outcome<T> for T {
+    fn response(self) -> S3Response<T> {
+        S3Response::new(self)
+    }
+}
+
+impl<T: Send + 'static> Outcome<T> for S3Response<T> {
+    fn response(self) -> S3Response<T> {
+        self
+    }
+}
+
 /// Runs a change to its end. An incomplete body is an error in it, before anything is changed.
-async fn whole<T: Send + 'static>(
-    change: impl Future<Output = S3Result<T>> + Send + 'static,
+async fn whole<T, O: Outcome<T>>(
+    checked: Result<(), Fault>,
+    change: impl Future<Output = S3Result<O>> + Send + 'static,
 ) -> S3Result<S3Response<T>> {
-    let done = tokio::spawn(change).await.unwrap_or_else(|e| Err(S3Error::internal_error(e)));
+    let done = match checked {
+        Ok(()) => tokio::spawn(change).await.unwrap_or_else(|e| Err(S3Error::internal_error(e))),
+        Err(refused) => Err(refused.into()),
+    };
     let id = request_id();
     let field = HeaderValue::from_str(&id).map_err(S3Error::internal_error)?;
     match done {
         Ok(output) => {
-            let mut response = S3Response::new(output);
+            let mut response = output.response();
             response.headers.insert(HOST_ID, field.clone());
             response.headers.insert(REQUEST_ID, field);
             Ok(response)
@@ -171,6 +194,10 @@ async fn whole<T: Send + 'static>(
             let mut fields = error.headers().cloned().unwrap_or_default();
             fields.insert(HOST_ID, field.clone());
             fields.insert(REQUEST_ID, field);
+            // The library sends these fields in place of its own.
+            if *error.code() != S3ErrorCode::NotModified {
+                fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+            }
             error.set_headers(fields);
             error.set_request_id(id);
             Err(error)
@@ -178,6 +205,13 @@ async fn whole<T: Send + 'static>(
     }
 }
 
+/// The content type of an object whose writer gave none.
+#[expect(clippy::unnecessary_wraps, reason = "a value for `or_else`")]
+fn unknown_type() -> Option<String> {
+    Some("binary/octet-stream".to_owned())
+}
+
+const TAG_COUNT: &str = "x-amz-tagging-count";
 const REQUEST_ID: &str = "x-amz-request-id";
 /// SDKs expect both fields or none.
 const HOST_ID: &str = "x-amz-id-2";
@@ -262,7 +296,7 @@ impl<D: Disk> Objects<D> {
             content_disposition: input.response_content_disposition.or(about.content_disposition),
             content_encoding: input.response_content_encoding.or(about.content_encoding),
             content_language: input.response_content_language.or(about.content_language),
-            content_type: input.response_content_type.or(about.content_type),
+            content_type: input.response_content_type.or(about.content_type).or_else(unknown_type),
             website_redirect_location: about.website_redirect_location,
             version_id: id,
             parts_count,
@@ -276,7 +310,7 @@ impl<D: Disk> Objects<D> {
         })
     }
 
-    async fn head(self, req: S3Request<HeadObjectInput>) -> S3Result<HeadObjectOutput> {
+    async fn head(self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
         let input = req.input;
         let conditions = Conditions {
             if_match: input.if_match,
@@ -308,7 +342,8 @@ impl<D: Disk> Objects<D> {
             Some(part) if is_asked => about.checksum_of_part(part),
             _ => about.checksum_if(is_asked),
         };
-        Ok(HeadObjectOutput {
+        let tag_count = about.tag_count();
+        let mut response = S3Response::new(HeadObjectOutput {
             accept_ranges: Some("bytes".to_owned()),
             content_length: i64::try_from(range.end - range.start).ok(),
             content_range,
@@ -323,7 +358,7 @@ impl<D: Disk> Objects<D> {
             content_disposition: about.content_disposition,
             content_encoding: about.content_encoding,
             content_language: about.content_language,
-            content_type: about.content_type,
+            content_type: about.content_type.or_else(unknown_type),
             website_redirect_location: about.website_redirect_location,
             version_id: id,
             checksum_crc32: sums.checksum_crc32,
@@ -332,10 +367,14 @@ impl<D: Disk> Objects<D> {
             checksum_sha1: sums.checksum_sha1,
             checksum_sha256: sums.checksum_sha256,
             ..HeadObjectOutput::default()
-        })
+        });
+        if let Some(count) = tag_count {
+            response.headers.insert(TAG_COUNT, HeaderValue::from(count));
+        }
+        Ok(response)
     }
 
-    async fn put(self, req: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
+    pub(crate) async fn put(self, req: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
         let (mut input, trailer) = (req.input, req.trailing_headers);
         let mut expected = expected!(input);
         let about = about!(input);
@@ -365,15 +404,16 @@ impl<D: Disk> Objects<D> {
                 vault.commit(&bucket, &key, taken.draft, about, &condition)
             })
             .await?;
-        let about = version.about;
+        let sums = version.about.checksum();
         Ok(PutObjectOutput {
-            e_tag: Some(strong(&about.e_tag)),
+            e_tag: Some(strong(&version.about.e_tag)),
             version_id: version.id.filter(|id| id != NULL),
-            checksum_crc32: about.checksum_crc32,
-            checksum_crc32c: about.checksum_crc32c,
-            checksum_crc64nvme: about.checksum_crc64nvme,
-            checksum_sha1: about.checksum_sha1,
-            checksum_sha256: about.checksum_sha256,
+            checksum_type: sums.checksum_type,
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
             ..PutObjectOutput::default()
         })
     }
@@ -391,6 +431,8 @@ impl<D: Disk> Objects<D> {
         let retags = input.tagging_directive.is_some_and(|asked| asked.as_str() == retags);
         let replaces = MetadataDirective::REPLACE;
         let replaces = input.metadata_directive.is_some_and(|asked| asked.as_str() == replaces);
+        let algorithm = input.checksum_algorithm.as_ref().map(ChecksumAlgorithm::as_str);
+        let algorithm = algorithm.map(Algorithm::parse).transpose()?;
         let from = source(input.copy_source)?;
         let (bucket, key) = (input.bucket, input.key);
         let is_same = from.as_deref() == (bucket.as_str(), key.as_str(), None);
@@ -411,20 +453,44 @@ impl<D: Disk> Objects<D> {
                 let modified_ns = from.stat.modified_ns;
                 conditions.check_read(&from.about.e_tag, modified_ns, Fault::Precondition)?;
                 let mut draft = vault.draft()?;
+                // A copy is one part: it has an ETag and checksums of its own.
+                let mut hasher = ChecksumHasher::default();
+                let old_sums = from.about.checksum();
+                let has = |one: Algorithm| {
+                    algorithm.map_or(one.of(&old_sums).is_some(), |asked| asked == one)
+                };
+                Algorithm::ALL
+                    .into_iter()
+                    .filter(|one| has(*one))
+                    .for_each(|one| one.start(&mut hasher));
                 let whole = 0..from.stat.bytes;
-                body::copy(&from.file, whole, &mut draft.file, &mut ChecksumHasher::default())?;
+                let e_tag = body::copy(&from.file, whole, &mut draft.file, &mut hasher)?;
                 let (class, old) = (new.storage_class.clone(), from.about);
                 let tags = if retags { new.tags.clone() } else { old.tags.clone() };
-                let about = if replaces { new.with_sums_of(&old) } else { old };
-                // A copy does not inherit the class.
-                let about = About { storage_class: class, tags, ..about };
+                let about = if replaces { new } else { old };
+                // Nor does it inherit the class.
+                let mut about = About {
+                    storage_class: class,
+                    tags,
+                    e_tag,
+                    parted: None,
+                    parts: Vec::new(),
+                    ..about
+                };
+                about.set_checksum(&hasher.finalize());
                 Ok((vault.commit(&bucket, &key, draft, about, &|_| Ok(()))?, from.id))
             })
             .await?;
+        let sums = version.about.checksum();
         let result = CopyObjectResult {
             e_tag: Some(strong(&version.about.e_tag)),
             last_modified: Some(timestamp(version.stat.modified_ns)),
-            ..CopyObjectResult::default()
+            checksum_type: sums.checksum_type,
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
         };
         Ok(CopyObjectOutput {
             copy_object_result: Some(result),
@@ -495,94 +561,6 @@ impl<D: Disk> Objects<D> {
             ..DeleteObjectsOutput::default()
         })
     }
-
-    async fn versioning(
-        self,
-        req: S3Request<GetBucketVersioningInput>,
-    ) -> S3Result<GetBucketVersioningOutput> {
-        let state = self.with(move |vault| {
-            vault.check_bucket(&req.input.bucket)?;
-            Ok(vault.versioning(&req.input.bucket)?)
-        });
-        let status = match state.await? {
-            Versioning::Off => None,
-            Versioning::Enabled => Some(BucketVersioningStatus::ENABLED),
-            Versioning::Suspended => Some(BucketVersioningStatus::SUSPENDED),
-        };
-        let status = status.map(BucketVersioningStatus::from_static);
-        Ok(GetBucketVersioningOutput { status, ..GetBucketVersioningOutput::default() })
-    }
-
-    async fn set_versioning(
-        self,
-        req: S3Request<PutBucketVersioningInput>,
-    ) -> S3Result<PutBucketVersioningOutput> {
-        let input = req.input;
-        let status = input.versioning_configuration.status;
-        let state = match status.as_ref().map(BucketVersioningStatus::as_str) {
-            Some(BucketVersioningStatus::ENABLED) => Versioning::Enabled,
-            Some(BucketVersioningStatus::SUSPENDED) => Versioning::Suspended,
-            _ => return Err(s3s::s3_error!(MalformedXML, "the status is Enabled or Suspended")),
-        };
-        self.with(move |vault| vault.set_versioning(&input.bucket, state)).await?;
-        Ok(PutBucketVersioningOutput::default())
-    }
-
-    async fn create_a_bucket(
-        self,
-        req: S3Request<CreateBucketInput>,
-    ) -> S3Result<CreateBucketOutput> {
-        let location = Some(format!("/{}", req.input.bucket));
-        self.with(move |vault| vault.create_bucket(&req.input.bucket)).await?;
-        Ok(CreateBucketOutput { location })
-    }
-
-    async fn delete_a_bucket(
-        self,
-        req: S3Request<DeleteBucketInput>,
-    ) -> S3Result<DeleteBucketOutput> {
-        self.with(move |vault| vault.delete_bucket(&req.input.bucket)).await?;
-        Ok(DeleteBucketOutput::default())
-    }
-
-    async fn buckets(self, req: S3Request<ListBucketsInput>) -> S3Result<ListBucketsOutput> {
-        let input = req.input;
-        let wrong = || Fault::Argument("continuation-token is invalid".to_owned());
-        let after = input.continuation_token.as_deref();
-        let after = after.map(|token| untoken(token).ok_or_else(wrong)).transpose()?;
-        let prefix = input.prefix.clone().unwrap_or_default();
-        let mut found = self.with(|vault| Ok(vault.all_buckets()?)).await?;
-        found.retain(|(name, _)| {
-            name.starts_with(&prefix) && after.as_ref().is_none_or(|after| name > after)
-        });
-        let count_max =
-            input.max_buckets.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(0));
-        let is_truncated = found.len() > count_max;
-        found.truncate(count_max);
-        let last = found.last().filter(|_| is_truncated);
-        let continuation_token = last.map(|(name, _)| token(name));
-        let bucket = |(name, stat): (String, Stat)| Bucket {
-            name: Some(name),
-            creation_date: Some(timestamp(stat.modified_ns)),
-            ..Bucket::default()
-        };
-        let buckets = Some(found.into_iter().map(bucket).collect());
-        let (owner, prefix) = (Some(owner()), input.prefix);
-        Ok(ListBucketsOutput { buckets, continuation_token, owner, prefix })
-    }
-
-    async fn location(
-        self,
-        req: S3Request<GetBucketLocationInput>,
-    ) -> S3Result<GetBucketLocationOutput> {
-        self.with(move |vault| vault.check_bucket(&req.input.bucket)).await?;
-        Ok(GetBucketLocationOutput::default())
-    }
-
-    async fn has_bucket(self, req: S3Request<HeadBucketInput>) -> S3Result<HeadBucketOutput> {
-        self.with(move |vault| vault.check_bucket(&req.input.bucket)).await?;
-        Ok(HeadBucketOutput::default())
-    }
 }
 
 /// Checks a change, as far as possible before its body.
@@ -637,7 +615,7 @@ macro_rules! operations {
                 'a: 'b,
                 Self: 'b,
             {
-                Box::pin(whole(self.clone().$own(req)))
+                Box::pin(whole(offered(&req.headers), self.clone().$own(req)))
             })*
         }
     };
@@ -681,6 +659,7 @@ operations! {
     put_bucket_versioning:
         PutBucketVersioningInput => PutBucketVersioningOutput by set_versioning,
     put_object_tagging: PutObjectTaggingInput => PutObjectTaggingOutput by set_tags,
+    post_object: PostObjectInput => PostObjectOutput by post,
     put_object: PutObjectInput => PutObjectOutput by put,
     upload_part: UploadPartInput => UploadPartOutput by part,
     upload_part_copy: UploadPartCopyInput => UploadPartCopyOutput by part_copy,
@@ -702,7 +681,7 @@ mod tests {
     #[tokio::test]
     async fn a_change_goes_to_its_end_without_its_caller() {
         let (tell, told) = tokio::sync::oneshot::channel();
-        let mut change = Box::pin(whole(async {
+        let mut change = Box::pin(whole::<(), ()>(Ok(()), async {
             tokio::task::yield_now().await;
             let _ = tell.send(());
             Ok(())

@@ -586,11 +586,13 @@ impl<D: Disk> Vault<D> {
         Ok(())
     }
 
-    /// Creates a bucket, durably. An existing one stays as it is.
+    /// Creates a bucket of a region (`None`: the first one), durably. An existing one of the first
+    /// region stays as it is.
     ///
     /// # Errors
-    /// Something else has the name, the name is invalid, or the system call failed.
-    pub fn create_bucket(&self, bucket: &str) -> Result<(), Fault> {
+    /// A bucket of another region or something else has the name, the name is invalid, or the system
+    /// call failed.
+    pub fn create_bucket(&self, bucket: &str, region: Option<&str>) -> Result<(), Fault> {
         let _alone = self.alone();
         let is_name = s3s::path::check_bucket_name(bucket);
         if !is_name || bucket.contains("-.") || bucket.contains(".-") {
@@ -602,11 +604,14 @@ impl<D: Disk> Vault<D> {
         if is_new && !self.has_versions(bucket)? {
             self.remove_versioning(bucket)?;
             self.remove_bucket_tags(bucket)?;
+            self.set_location(bucket, region)?;
         }
         match self.disk.make_dir(&self.bucket_path(bucket)) {
             // As in `us-east-1`: the owner may create a bucket again.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.check_bucket(bucket).map_err(|_| Fault::BucketExists)
+                self.check_bucket(bucket).map_err(|_| Fault::BucketExists)?;
+                let is_elsewhere = region.is_some() || self.location(bucket)?.is_some();
+                if is_elsewhere { Err(Fault::BucketOwned) } else { Ok(()) }
             }
             made => Ok(made.and_then(|()| self.disk.sync_dir(&self.root))?),
         }
@@ -629,6 +634,7 @@ impl<D: Disk> Vault<D> {
         }
         self.end_uploads(bucket)?;
         self.remove_bucket_tags(bucket)?;
+        self.set_location(bucket, None)?;
         Ok(self.remove_versioning(bucket)?)
     }
 

@@ -19,6 +19,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use s3s::dto::ETagCondition;
+
 use crate::about::{About, Version, Versioning};
 use crate::body::{hex, md5_of};
 use crate::conditions::Removal;
@@ -386,6 +388,9 @@ impl<D: Disk> Vault<D> {
         let _own = self.lock(bucket, key);
         let state = self.versioning(bucket)?;
         if !removal.is_empty() && !self.check_removal((bucket, key, state), asked, removal)? {
+            if asked.is_none() && removal.if_match == Some(ETagCondition::Any) {
+                return Err(Fault::Precondition);
+            }
             // Nothing is removed, and no delete marker is added.
             return Ok(Deleted { id: asked.map(str::to_owned), is_marker: false });
         }

@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 use unlade_guest_protocol::AnswerHead;
 use unlade_metrics::CallEnd;
 use unlade_s3::Head;
-use unlade_s3::failure::ServiceError;
 
 use crate::flow::Filled;
 use crate::perform::Failed;
@@ -70,9 +69,7 @@ impl Answer {
             Answer::Result { .. } | Answer::Object { .. } | Answer::Chunk { .. } => CallEnd::Done,
             Answer::Http { end, .. } => *end,
             Answer::Refused => CallEnd::Refused,
-            Answer::Failed(Failed::Service { error, .. }) if *error == ServiceError::denied() => {
-                CallEnd::Denied
-            }
+            Answer::Failed(Failed::Service { error, .. }) if error.by_role => CallEnd::Denied,
             Answer::Failed(Failed::Service { .. }) => CallEnd::Service,
             Answer::Failed(Failed::Host { .. }) => CallEnd::Host,
             Answer::Again { .. } => return None,

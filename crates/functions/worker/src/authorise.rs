@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
-use serde_json::{Map, Value, json};
-use unlade_s3::failure::{HostCode, ServiceError};
-use unlade_s3::operation::{Operation, find};
-use unlade_s3::policy::Decision;
+use serde_json::{Map, Value};
+use unlade_s3::operation::Operation;
 use unlade_s3::policy::facts::Environment;
-use unlade_s3::{Call, Head, Policy, Request};
+use unlade_s3::{Call, Policy, Request};
 
+use crate::form;
+use crate::parsed::{denied, invalid, parsed, unsupported};
 use crate::perform::Failed;
 
 /// A call that the role allows.
@@ -45,21 +45,7 @@ pub fn authorise(
             Ok(Authorised::Url(request))
         }
         "GeneratePresignedPost" => {
-            let text =
-                |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or_default();
-            let (bucket, key) = (text("Bucket"), text("Key"));
-            let asked = json!({"Bucket": bucket, "Key": key});
-            let asked = asked.as_object().cloned().unwrap_or_default();
-            let mut request = match key.strip_suffix("${filename}") {
-                None => of_operation(policy, "PutObject", &asked, &later)?.1,
-                // The holder of the form chooses the end of the key: the role must allow every end.
-                Some(start) => {
-                    let (operation, request) = parsed("PutObject", &asked)?;
-                    let decision = policy.decide_uploads(operation, (bucket, start), &later);
-                    allowed(decision, request)?
-                }
-            };
-            request.in_region(region).map_err(|e| invalid(&e.to_string()))?;
+            form::authorise(policy, parameters, region, &later)?;
             Ok(Authorised::Form)
         }
         _ => Ok(Authorised::Operation(request(policy, call, &environment)?)),
@@ -92,32 +78,6 @@ fn of_operation(
     environment: &Environment,
 ) -> Result<(&'static Operation, Request), Failed> {
     let (operation, request) = parsed(operation, parameters)?;
-    Ok((operation, allowed(policy.decide(operation, parameters, environment), request)?))
-}
-
-fn parsed(
-    operation: &str,
-    parameters: &Map<String, Value>,
-) -> Result<(&'static Operation, Request), Failed> {
-    let operation =
-        find(operation).ok_or_else(|| unsupported(&format!("the operation {operation} of s3")))?;
-    let request = Request::new(operation, parameters).map_err(|e| invalid(&e.to_string()))?;
+    policy.decide(operation, parameters, environment).map_err(denied)?;
     Ok((operation, request))
-}
-
-fn allowed(decision: Decision, request: Request) -> Result<Request, Failed> {
-    if decision == Decision::Allowed {
-        return Ok(request);
-    }
-    let head = Head { status: 403, headers: Vec::new() };
-    Err(Failed::Service { error: ServiceError::denied(), head })
-}
-
-fn unsupported(what: &str) -> Failed {
-    Failed::host(HostCode::Unsupported, format!("the host does not carry {what}"))
-}
-
-/// The failure of a call with invalid parameters.
-pub fn invalid(why: &str) -> Failed {
-    Failed::host(HostCode::Invalid, why)
 }

@@ -11,15 +11,16 @@ use unlade_s3::retry::Attempts;
 use unlade_s3::{Call, Head, Request};
 
 use crate::answer::Answer;
-use crate::authorise::{Authorised, invalid};
+use crate::authorise::Authorised;
 use crate::caller::Caller;
 use crate::fetch;
 use crate::flow::Flow;
 use crate::invalidation::CacheInvalidation;
+use crate::parsed::invalid;
 use crate::perform::{Failed, Performed, perform, wait};
 use crate::prefetch::Bytes;
 use crate::quota::HeldBytes;
-use crate::store::{Body, Form, Reader, Version};
+use crate::store::{Body, Form, Reader};
 use crate::tenant::Tenant;
 use crate::writeback::{Acknowledged, Candidate};
 
@@ -161,9 +162,9 @@ fn presign(
     parameters: &Map<String, Value>,
     request: &Request,
 ) -> Result<Answer, Failed> {
-    let version = version(parameters)?;
+    check_version(parameters)?;
     let transport = &caller.tenant.store_client.transport;
-    let url = transport.presign(request, expires(parameters)?, version)?;
+    let url = transport.presign(request, expires(parameters)?)?;
     Ok(made_here(json!({ "Url": url })))
 }
 
@@ -178,8 +179,8 @@ fn presign_post(
     let fields = parameters.get("Fields").and_then(Value::as_object).unwrap_or(&empty);
     let conditions = parameters.get("Conditions").and_then(Value::as_array).unwrap_or(&none);
     let expires = expires(parameters)?;
-    let version = version(parameters)?;
-    let form = Form { bucket, key, fields, conditions, expires, region, version };
+    check_version(parameters)?;
+    let form = Form { bucket, key, fields, conditions, expires, region };
     let (url, fields) = caller.tenant.store_client.transport.presign_post(form)?;
     let fields: Map<String, Value> = fields.into_iter().map(|(k, v)| (k, v.into())).collect();
     Ok(made_here(json!({"url": url, "fields": fields})))
@@ -191,13 +192,20 @@ fn expires(parameters: &Map<String, Value>) -> Result<Duration, Failed> {
     expires.ok_or_else(|| invalid("ExpiresIn is at most seven days, in seconds"))
 }
 
-/// Parses the signature version that the function requests, under the name that SDKs use.
-fn version(parameters: &Map<String, Value>) -> Result<Option<Version>, Failed> {
-    match parameters.get("SignatureVersion").map(Value::as_str) {
-        None => Ok(None),
-        Some(Some("s3")) => Ok(Some(Version::Two)),
-        Some(Some("v4" | "s3v4")) => Ok(Some(Version::Four)),
-        Some(_) => Err(invalid("SignatureVersion is s3 or s3v4")),
+/// Refuses every signature version but 4, under the names that SDKs use. A client that chooses none
+/// gets Version 4: a URL of Version 2 does not contain all that a policy decides about.
+fn check_version(parameters: &Map<String, Value>) -> Result<(), Failed> {
+    match parameters.get("SignatureVersion") {
+        None => Ok(()),
+        Some(version) if matches!(version.as_str(), Some("s3v4" | "v4")) => Ok(()),
+        Some(version) => {
+            let why = format!(
+                "the host does not sign URLs and forms with the signature version {version}, only \
+                 with Version 4: give the client config=Config(signature_version=\"s3v4\"), or no \
+                 version"
+            );
+            Err(Failed::host(HostCode::Unsupported, why))
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use unlade_guest_protocol::control::WriteMode;
 use unlade_s3::policy::facts::Environment;
 use unlade_s3::{Call, Policy};
 
+use crate::rights::Rights;
 use crate::session_epoch::{CallPermit, SessionEpoch};
 use crate::tenant::Tenant;
 
@@ -16,7 +17,7 @@ pub struct Caller {
     /// The tenant.
     pub tenant: Rc<Tenant>,
     /// The rights of the function.
-    pub policy: Rc<Policy>,
+    pub rights: Rc<Rights>,
     /// The epoch in whose memory the call was submitted.
     pub session_epoch: Rc<SessionEpoch>,
     /// The invocation that is running; empty if there is none.
@@ -30,6 +31,11 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The policy that decides now.
+    pub fn policy(&self) -> Rc<Policy> {
+        self.rights.policy()
+    }
+
     /// The circumstances of a call to the store now.
     pub fn environment(&self, call: &Call) -> Environment {
         self.tenant.store_client.transport.environment(call.region.as_deref())

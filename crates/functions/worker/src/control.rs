@@ -19,6 +19,7 @@ use unlade_s3::{Policy, hint};
 
 use crate::cut::behalf::{self, InFlight};
 use crate::gateway::Gateway;
+use crate::rights::Rights;
 use crate::session::{Memory, Order, Session};
 use crate::tenant::Tenant;
 
@@ -35,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 struct Connection {
     tenant: Rc<Tenant>,
     gateway: Gateway,
-    roles: HashMap<u64, Rc<Policy>>,
+    roles: HashMap<u64, Rc<Rights>>,
     instances: Rc<RefCell<HashMap<u64, mpsc::UnboundedSender<Order>>>>,
     /// Requests on behalf of functions.
     in_flight: InFlight,
@@ -143,9 +144,14 @@ impl Connection {
                 if self.roles.len() >= ROLES_MAX && !self.roles.contains_key(&role) {
                     return Err(format!("more than {ROLES_MAX} roles"));
                 }
-                let policy = Policy::from_value(&policy).map_err(|error| error.to_string())?;
-                self.roles.insert(role, Rc::new(policy));
+                let policy = Policy::from_value(&policy);
+                // A role whose policy is not understood has no rights.
+                let wrong = policy.as_ref().err().map(ToString::to_string);
+                let rights = self.roles.entry(role).or_default();
+                rights.replace(policy.unwrap_or_default());
+                return wrong.map_or(Ok(()), Err);
             }
+            ControlHead::Forget { role } => drop(self.roles.remove(&role)),
             ControlHead::Attach { instance, role, region_bytes, .. } => {
                 let channel = descriptors.pop_front();
                 let memory = (region_bytes > 0).then(|| descriptors.pop_front());
@@ -155,11 +161,11 @@ impl Connection {
                     let file = file.ok_or("no memory came with it")?;
                     Memory::attach(file, region_bytes, layout)
                 });
-                let policy = self.role(role)?;
-                self.attach(instance, policy, channel, memory.transpose()?)?;
+                let rights = self.role(role)?;
+                self.attach(instance, rights, channel, memory.transpose()?)?;
             }
             ControlHead::Hint { invocation, role, mut objects } => {
-                let policy = self.role(role)?;
+                let policy = self.role(role)?.policy();
                 objects.extend(hint::of_event(&bytes));
                 self.tenant.prefetches.begin(&invocation, &policy, objects);
             }
@@ -171,6 +177,7 @@ impl Connection {
                 deadline_ms,
                 memory_mib,
                 writes,
+                context,
             } => {
                 let event_bytes = u32::try_from(bytes.len()).map_err(|e| e.to_string())?;
                 let head = InvokeHead {
@@ -181,6 +188,7 @@ impl Connection {
                     memory_mib,
                     event_bytes,
                     event_slot: None,
+                    context,
                 };
                 self.order(instance, Order::Invoke(head, writes, bytes))?;
             }
@@ -191,7 +199,8 @@ impl Connection {
             }
             ControlHead::Detach { instance } => self.order(instance, Order::Detach)?,
             ControlHead::Perform { call, role, request } => match self.role(role) {
-                Ok(policy) => {
+                Ok(rights) => {
+                    let policy = rights.policy();
                     let asked = behalf::Asked { call, policy, request, body: bytes };
                     behalf::begin(&self.tenant, &self.gateway, &self.in_flight, asked);
                 }
@@ -205,7 +214,7 @@ impl Connection {
         Ok(())
     }
 
-    fn role(&self, role: u64) -> Result<Rc<Policy>, String> {
+    fn role(&self, role: u64) -> Result<Rc<Rights>, String> {
         self.roles.get(&role).cloned().ok_or_else(|| format!("the role {role} was not said"))
     }
 
@@ -218,7 +227,7 @@ impl Connection {
     fn attach(
         &mut self,
         instance: u64,
-        policy: Rc<Policy>,
+        rights: Rc<Rights>,
         channel: OwnedFd,
         memory: Option<Memory>,
     ) -> Result<(), String> {
@@ -227,7 +236,7 @@ impl Connection {
             return Err("the instance is there already, or there are too many".to_owned());
         }
         let (tenant, gateway) = (self.tenant.clone(), self.gateway.clone());
-        let session = Session::new(tenant, policy, gateway, instance, channel, memory);
+        let session = Session::new(tenant, rights, gateway, instance, channel, memory);
         let session = session.map_err(|error| error.to_string())?;
         let (orders, obeyed) = mpsc::unbounded_channel();
         instances.insert(instance, orders);

@@ -25,14 +25,15 @@
 //! - [`worker`]: the process of one tenant, or [`shared`]: of several, which [`tenant_list`] reads
 //!   and [`scheduler`] schedules; [`serve`]: the service of one tenant; [`open`]: its construction;
 //!   [`config`]: the configuration, with [`config_error`] and [`tls`]; [`control`]: the socket where the gateway attaches instances;
-//!   [`gateway`]: messages to it;
+//!   [`gateway`]: messages to it; [`rights`]: those of a role;
 //! - [`tenant`]: the state that all instances share; [`quota`]: its resource limits;
 //! - [`session`]: one instance; [`channel`]: its stream; [`session_epoch`]: its epoch; [`region`]:
 //!   its memory, with [`runs`] of slots; [`lending`]: what is lent of it;
 //! - [`submission`]: the way of a submission through the stages, with its context ([`caller`]);
 //! - [`decode`]: its text and body, copied and checked; [`stage`]: a body that is buffered;
 //!   [`copies`]: the copies of long bodies;
-//! - [`authorise`]: the request of a call, if the role allows it;
+//! - [`authorise`]: the request of a call, if the role allows it; [`parsed`]: its parameters;
+//!   [`form`]: the same of a form that others will send;
 //! - [`call`]: a local answer, or a request to the store: [`perform`]; [`invalidation`]: what it
 //!   makes stale; [`stream`]: a large body, sent to the store while it arrives, from its
 //!   [`stream_input`];
@@ -70,16 +71,19 @@ pub mod cut;
 pub mod decode;
 pub mod fetch;
 pub mod flow;
+pub mod form;
 pub mod gateway;
 pub mod invalidation;
 pub mod journal;
 pub mod lending;
 pub mod open;
+pub mod parsed;
 pub mod perform;
 pub mod prefetch;
 pub mod quota;
 pub mod region;
 pub mod relay;
+pub mod rights;
 pub mod runs;
 pub mod scheduler;
 pub mod serve;

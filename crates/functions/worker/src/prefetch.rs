@@ -15,7 +15,6 @@ use tokio::sync::Notify;
 use unlade_guest_protocol::control::ObjectName;
 use unlade_metrics::{Event, PrefetchEnd};
 use unlade_s3::operation::find;
-use unlade_s3::policy::Decision;
 use unlade_s3::policy::facts::Environment;
 use unlade_s3::retry::Attempts;
 use unlade_s3::{Head, Policy, Request};
@@ -207,8 +206,8 @@ fn allowed(policy: &Policy, name: &ObjectName, environment: &Environment) -> Opt
     add("Key", &Some(name.key.clone()));
     add("VersionId", &name.version);
     add("Range", &name.range);
-    (policy.decide(operation, &parameters, environment) == Decision::Allowed)
-        .then(|| Request::new(operation, &parameters).ok().map(Rc::new))?
+    policy.decide(operation, &parameters, environment).ok()?;
+    Request::new(operation, &parameters).ok().map(Rc::new)
 }
 
 /// The object that a GET requests, if a prefetch can answer its parameters.

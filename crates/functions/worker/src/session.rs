@@ -9,9 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use unlade_guest_protocol::control::{ControlHead, WriteMode};
 use unlade_guest_protocol::region::SLOT_BYTES;
-use unlade_guest_protocol::{Frame, InvokeHead, Layout, ReplyHead};
+use unlade_guest_protocol::{Frame, InvokeHead, Layout, Operation, ReplyHead};
 use unlade_metrics::Event;
-use unlade_s3::Policy;
 use unlade_shm::Arena;
 
 use crate::caller::Caller;
@@ -19,6 +18,7 @@ use crate::channel::{Channel, ChannelError};
 use crate::gateway::Gateway;
 use crate::lending::Slots;
 use crate::region::{ProtocolViolation, Region};
+use crate::rights::Rights;
 use crate::session_epoch::SessionEpoch;
 use crate::submission::submit;
 use crate::tenant::Tenant;
@@ -104,7 +104,7 @@ impl Memory {
 /// See the [module](self).
 pub struct Session {
     tenant: Rc<Tenant>,
-    policy: Rc<Policy>,
+    rights: Rc<Rights>,
     gateway: Gateway,
     instance: u64,
     channel: Channel,
@@ -125,7 +125,7 @@ impl Session {
     /// The descriptor is not a usable socket.
     pub fn new(
         tenant: Rc<Tenant>,
-        policy: Rc<Policy>,
+        rights: Rc<Rights>,
         gateway: Gateway,
         instance: u64,
         socket: OwnedFd,
@@ -136,7 +136,7 @@ impl Session {
         let (session_epoch, running, discard_at) = (None, None, None);
         Ok(Session {
             tenant,
-            policy,
+            rights,
             gateway,
             instance,
             channel,
@@ -231,6 +231,10 @@ impl Session {
             let Some(submission) = submission else { break };
             taken += 1;
             bytes += u64::from(submission.body.bytes);
+            // The length of a READ is asked for, not sent.
+            let is_read = submission.operation == Operation::Read;
+            let body_bytes = if is_read { 0 } else { submission.body.bytes };
+            session_epoch.carry(0, u64::from(submission.meta_bytes) + u64::from(body_bytes));
             submit(&caller, &submission).await?;
         }
         self.tenant.turn.spend(taken as u32, bytes);
@@ -342,6 +346,7 @@ impl Session {
         }
         self.running = None;
         let timings = self.tenant.prefetches.end(&head.id);
+        let (received_bytes, sent_bytes) = session_epoch.take_carried();
         let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let pending = self.tenant.writeback.unsettled(&head.id);
         let said = ControlHead::Replied {
@@ -352,6 +357,8 @@ impl Session {
             pending_writes: u32::try_from(pending).unwrap_or(u32::MAX),
             prefetch_us: microseconds(timings.total),
             prefetch_waited_us: microseconds(timings.waited),
+            received_bytes,
+            sent_bytes,
         };
         if self.gateway.say_with(said, result).is_err() {
             return Err(
@@ -371,9 +378,9 @@ impl Session {
             Some(running) => (running.id.clone(), running.writes, running.is_over.clone()),
             None => (Rc::from(""), WriteMode::Sync, Rc::default()),
         };
-        let (tenant, policy, session_epoch, calls) =
-            (self.tenant.clone(), self.policy.clone(), session_epoch.clone(), self.calls.clone());
-        Caller { tenant, policy, session_epoch, invocation, is_over, writes, calls }
+        let (tenant, rights, session_epoch, calls) =
+            (self.tenant.clone(), self.rights.clone(), session_epoch.clone(), self.calls.clone());
+        Caller { tenant, rights, session_epoch, invocation, is_over, writes, calls }
     }
 }
 

@@ -35,6 +35,8 @@ pub struct SessionEpoch {
     bell: Cell<bool>,
     violation: RefCell<Option<ProtocolViolation>>,
     next_token: Cell<u64>,
+    /// Bytes to and from the guest that were not reported yet.
+    carried: Cell<(u64, u64)>,
     tasks: RefCell<JoinSet<()>>,
 }
 
@@ -83,6 +85,7 @@ impl SessionEpoch {
             bell: Cell::new(false),
             violation: RefCell::default(),
             next_token: Cell::new(1),
+            carried: Cell::default(),
             tasks: RefCell::default(),
         })
     }
@@ -119,8 +122,21 @@ impl SessionEpoch {
 
     /// Completes a submission.
     pub fn complete(&self, completion: &Completion) {
+        let received = u64::from(completion.meta_bytes) + u64::from(completion.body.bytes);
+        self.carry(received, 0);
         let pushed = self.region().borrow_mut().push_completion(completion);
         self.note(pushed);
+    }
+
+    /// Counts bytes of texts and bodies to and from the guest.
+    pub fn carry(&self, received_bytes: u64, sent_bytes: u64) {
+        let (received, sent) = self.carried.get();
+        self.carried.set((received + received_bytes, sent + sent_bytes));
+    }
+
+    /// The counted bytes to and from the guest since the last call.
+    pub fn take_carried(&self) -> (u64, u64) {
+        self.carried.take()
     }
 
     /// Moves completions that waited for room.

@@ -92,7 +92,7 @@ async fn answer(
     held: &mut Option<HeldBytes>,
     attempts: &mut Attempts,
 ) -> Result<Answer, Failed> {
-    let authorised = authorise(&caller.policy, call, caller.environment(call))?;
+    let authorised = authorise(&caller.policy(), call, caller.environment(call))?;
     call::act(caller, call, authorised, body, held, attempts).await
 }
 
@@ -110,7 +110,7 @@ async fn answer_stream(
     stream_input: &StreamInput,
     attempts: &mut Attempts,
 ) -> Result<Answer, Failed> {
-    let request = request(&caller.policy, call, &caller.environment(call))?;
+    let request = request(&caller.policy(), call, &caller.environment(call))?;
     stream::act(caller, number, call, &request, stream_input, attempts).await
 }
 

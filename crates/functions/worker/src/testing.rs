@@ -17,7 +17,7 @@ use crate::perform::StoreClient;
 use crate::prefetch::Empty;
 use crate::quota::{self, Quota};
 use crate::scheduler::Turn;
-use crate::store::{Body, Form, Incoming, Local, Outgoing, Transport, TransportError, Version};
+use crate::store::{Body, Form, Incoming, Local, Outgoing, Transport, TransportError};
 use crate::tenant::{Limits, Tenant};
 use crate::writeback::WriteBack;
 
@@ -55,12 +55,7 @@ impl Transport for Store {
         Box::pin(pending())
     }
 
-    fn presign(
-        &self,
-        _: &Request,
-        _: Duration,
-        _: Option<Version>,
-    ) -> Result<String, TransportError> {
+    fn presign(&self, _: &Request, _: Duration) -> Result<String, TransportError> {
         Err(TransportError::Sign("there is no key".to_owned()))
     }
 

@@ -5,6 +5,7 @@ from ..descriptors import DONE
 from ..errors import UnknownClientMethodError
 from . import customise, shape, validate
 from .client import exception_of, response_of
+from .meta import is_unsigned
 
 
 def url(client, method, parameters, expires_in, http_method):
@@ -39,8 +40,9 @@ def post(client, bucket, key, fields, conditions, expires_in):
 
 def _ask(client, operation, asked):
     version = client.meta.config.signature_version
-    if isinstance(version, str):
-        asked["SignatureVersion"] = version
+    if version is not None:
+        # A URL without a signature is refused by the host, as one of any other version is.
+        asked["SignatureVersion"] = "unsigned" if is_unsigned(version) else version
     answer = perform("s3", operation, asked, region=client.meta.region_name)
     if answer.status != DONE:
         raise exception_of(response_of(answer), operation)

@@ -76,6 +76,7 @@ fn image(code: &Path, guest: &Path, backend: Backend) -> Image {
         guest: guest.to_owned(),
         runtime: Runtime::Python,
         python: "/usr/bin/python3".into(),
+        node: "/usr/bin/node".into(),
         packages: Vec::new(),
         environment: BTreeMap::new(),
         memory_bytes: 128 << 20,

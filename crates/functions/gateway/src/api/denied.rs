@@ -162,8 +162,13 @@ fn all() -> Vec<(Option<OperationKind>, Asked)> {
     life.chain(others().map(|place| of(place, None))).collect()
 }
 
-fn others() -> [(&'static str, &'static str); 3] {
-    [("POST", INVOKE), ("PUT", "/unlade/v1/functions/victim"), ("GET", "/unlade/v1/state")]
+fn others() -> [(&'static str, &'static str); 4] {
+    [
+        ("POST", INVOKE),
+        ("PUT", "/unlade/v1/functions/victim"),
+        ("GET", "/unlade/v1/state"),
+        ("GET", "/unlade/v1/functions/victim/logs"),
+    ]
 }
 
 /// The parameters that an operation needs before it looks at its function.
@@ -198,6 +203,7 @@ fn number(route: &Route) -> usize {
         Route::Invocation(_) => 0,
         Route::Deployment(_) => 1,
         Route::State => 2,
+        Route::Logs(_) => 3,
     }
 }
 
@@ -330,7 +336,7 @@ fn a_caller_of_another_tenant_is_denied_by_every_route() {
         let (guest, now) = (pair("GUEST"), SystemTime::now());
         for (kind, asked) in all() {
             let fields = bed.sign(&guest, &asked, &[], now);
-            let is_deployment = asked.target.starts_with("/unlade/v1/functions");
+            let is_deployment = asked.method == "PUT";
             match kind {
                 // These are about the caller's own tenant.
                 Some(OperationKind::ListFunctions | OperationKind::GetAccountSettings) => {

@@ -19,6 +19,9 @@ const ENVIRONMENT_BYTES_MAX: usize = 4096;
 const DESCRIPTION_CHARS_MAX: usize = 256;
 /// Largest memory, in MiB, as in Lambda.
 const MEMORY_MIB_MAX: u64 = 10_240;
+/// Smallest and largest `/tmp`, in MiB, as in Lambda.
+const SCRATCH_MIB_MIN: u64 = 512;
+const SCRATCH_MIB_MAX: u64 = 10_240;
 /// Longest timeout, in seconds, as in Lambda.
 const TIMEOUT_S_MAX: u64 = 900;
 
@@ -65,6 +68,7 @@ pub struct Settings {
     description: Option<String>,
     timeout: Option<Duration>,
     memory: Option<ByteSize>,
+    scratch: Option<ByteSize>,
     environment: Option<BTreeMap<String, String>>,
     /// `Some(None)` removes it.
     dead_letter: Option<Option<Target>>,
@@ -75,7 +79,8 @@ fn refused(why: impl Into<String>) -> Refusal {
 }
 
 impl Settings {
-    /// Takes the configuration out of a body. `scratch_mib` is the size of `/tmp`.
+    /// Takes the configuration out of a body. `scratch_mib` is the size of `/tmp` of functions that
+    /// choose none; it may be below Lambda's.
     ///
     /// # Errors
     /// A value is invalid or not served.
@@ -92,14 +97,12 @@ impl Settings {
             &json!({"ApplyOn": "None"}),
             "every version starts from a template",
         )?;
-        let scratch = json!({ "Size": scratch_mib });
-        only(own, "EphemeralStorage", &scratch, "the operator sets `scratch` in fn.toml")?;
         logging(own)?;
         let runtime = own.text("Runtime")?;
         if let Some(runtime) = runtime.as_ref().filter(|name| runtime_of(name).is_none()) {
             let why = format!(
-                "Runtime: {runtime:?} is not served; python3 and its versions, provided.al2023, \
-                 provided.al2 and provided are"
+                "Runtime: {runtime:?} is not served; python3 and nodejs with their versions, \
+                 provided.al2023, provided.al2 and provided are"
             );
             return Err(refused(why));
         }
@@ -119,6 +122,7 @@ impl Settings {
             description,
             timeout: timeout.map(Duration::from_secs),
             memory: memory.map(|mib| ByteSize(mib << 20)),
+            scratch: scratch(own, scratch_mib)?,
             environment: environment(own)?,
             dead_letter: dead_letter(own)?,
         })
@@ -138,6 +142,7 @@ impl Settings {
         manifest.handler = self.handler.unwrap_or_else(|| manifest.handler.clone());
         manifest.timeout = self.timeout.unwrap_or(manifest.timeout);
         manifest.memory = self.memory.unwrap_or(manifest.memory);
+        manifest.scratch = self.scratch.or(manifest.scratch);
         manifest.environment = self.environment.unwrap_or_else(|| manifest.environment.clone());
         if let Some(runtime) = self.runtime {
             manifest.runtime = runtime_of(&runtime).unwrap_or(manifest.runtime);
@@ -156,8 +161,16 @@ impl Settings {
 fn runtime_of(name: &str) -> Option<Runtime> {
     match name {
         "provided" | "provided.al2" | "provided.al2023" => Some(Runtime::Provided),
-        _ => name.starts_with("python3").then_some(Runtime::Python),
+        _ if name.starts_with("python3") => Some(Runtime::Python),
+        _ => is_node(name).then_some(Runtime::Node),
     }
+}
+
+/// Returns true for `nodejs`, `nodejs20.x` and others of this form.
+fn is_node(name: &str) -> bool {
+    let Some(version) = name.strip_prefix("nodejs") else { return false };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    version.is_empty() || version.strip_suffix(".x").is_some_and(is_number)
 }
 
 /// Refuses a parameter with another value than the only one.
@@ -174,6 +187,13 @@ fn logging(own: &mut Parameters) -> Result<(), Refusal> {
     let Some(mut logging) = own.object("LoggingConfig")? else { return Ok(()) };
     only(&mut logging, "LogFormat", &"Text".into(), "output is not converted")?;
     logging.done()
+}
+
+fn scratch(own: &mut Parameters, scratch_mib: u64) -> Result<Option<ByteSize>, Refusal> {
+    let Some(mut storage) = own.object("EphemeralStorage")? else { return Ok(None) };
+    let size = storage.number("Size", SCRATCH_MIB_MIN.min(scratch_mib)..=SCRATCH_MIB_MAX)?;
+    storage.done()?;
+    Ok(size.map(|mib| ByteSize(mib << 20)))
 }
 
 fn environment(own: &mut Parameters) -> Result<Option<BTreeMap<String, String>>, Refusal> {
@@ -234,7 +254,7 @@ mod tests {
             "Handler": "b.main", "Runtime": "python3.12", "Timeout": 7, "MemorySize": 256,
             "Role": "arn:aws:iam::000000000000:role/reader", "Description": "d",
             "DeadLetterConfig": {"TargetArn": "arn:aws:sqs:us-east-1:123456789012:dead"},
-            "Environment": {"Variables": {"A": "b"}},
+            "Environment": {"Variables": {"A": "b"}}, "EphemeralStorage": {"Size": 1024},
         });
         taken(&all).unwrap().apply(&mut edition).unwrap();
         let manifest = &edition.manifest;
@@ -243,6 +263,7 @@ mod tests {
         assert_eq!((edition.runtime.as_str(), edition.description.as_str()), ("python3.12", "d"));
         assert_eq!(edition.dead_letter.as_ref().unwrap().name, "dead");
         taken(&json!({"Description": "e"})).unwrap().apply(&mut edition).unwrap();
+        assert_eq!(edition.manifest.scratch, Some(ByteSize(1 << 30)));
         assert!(edition.dead_letter.is_some());
         let none = json!({"DeadLetterConfig": {"TargetArn": ""}});
         taken(&none).unwrap().apply(&mut edition).unwrap();
@@ -267,10 +288,14 @@ mod tests {
             ),
             (json!({"TracingConfig": {"Mode": "Active"}}), "PassThrough"),
             (json!({"SnapStart": {"ApplyOn": "PublishedVersions"}}), "SnapStart"),
-            (json!({"EphemeralStorage": {"Size": 1024}}), "scratch"),
+            (json!({"EphemeralStorage": {"Size": 511}}), "Size"),
+            (json!({"EphemeralStorage": {"Size": 10_241}}), "Size"),
+            (json!({"EphemeralStorage": {"Bytes": 1024}}), "Bytes"),
             (json!({"LoggingConfig": {"LogFormat": "JSON"}}), "LogFormat"),
             (json!({"LoggingConfig": {"LogGroup": "/own"}}), "LogGroup"),
-            (json!({"Runtime": "nodejs22.x"}), "python3"),
+            (json!({"Runtime": "java21"}), "python3"),
+            (json!({"Runtime": "nodejs.x"}), "nodejs"),
+            (json!({"Runtime": "nodejs20"}), "nodejs"),
             (json!({"Timeout": 0}), "Timeout"),
             (json!({"MemorySize": 1}), "MemorySize"),
             (json!({"Environment": {"Variables": {"AWS_REGION": "x"}}}), "reserved"),

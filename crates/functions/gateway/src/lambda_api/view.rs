@@ -157,7 +157,7 @@ impl View<'_> {
             "TracingConfig": {"Mode": "PassThrough"},
             "PackageType": "Zip",
             "Architectures": [architecture()],
-            "EphemeralStorage": {"Size": self.host.config.scratch.0 >> 20},
+            "EphemeralStorage": {"Size": self.host.scratch_bytes(manifest) >> 20},
             "SnapStart": {"ApplyOn": "None", "OptimizationStatus": "Off"},
             "LoggingConfig": {
                 "LogFormat": "Text",

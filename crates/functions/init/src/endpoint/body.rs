@@ -8,7 +8,7 @@ use hyper::HeaderMap;
 use hyper::body::{Body as _, Incoming};
 
 use super::chunked::Decoder;
-use crate::call::Source;
+use crate::outgoing::Source;
 
 /// A body on its way.
 pub struct Arriving {

@@ -3,19 +3,23 @@
 use std::rc::Rc;
 
 use hyper::body::Incoming;
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response};
 use serde_json::json;
 use unlade_guest_protocol::request::is_of_the_host;
 use unlade_guest_protocol::{AnswerHead, Operation, RequestHead, RequestMethod, Status};
+use unlade_s3::served::request::without_chunks;
 
 use super::body;
 use super::reply::{arriving, fields, response};
-use crate::call::{self, Answer, Whole};
+use crate::call::{self, Answer};
 use crate::http::{self, Body};
 use crate::link::Link;
+use crate::outgoing::{Source, Whole};
 
 /// Most bytes of a body without an announced length.
 const BODY_BYTES_MAX: usize = 16 << 20;
+/// Header fields of a body in chunks of its own.
+const OF_CHUNKS: [&str; 2] = ["x-amz-decoded-content-length", "x-amz-trailer"];
 /// Header fields of a service's answer that belong to its connection with the host.
 const OF_A_CONNECTION: [&str; 4] = ["connection", "keep-alive", "transfer-encoding", "upgrade"];
 
@@ -27,15 +31,11 @@ pub async fn answer(
     region: String,
 ) -> Response<Body> {
     let (head, incoming) = request.into_parts();
-    let is_form = head
-        .headers
-        .get("content-type")
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/x-www-form-urlencoded"));
+    let is_form = is_form(&head.headers);
     let Some(method) = method(head.method.as_str()) else {
-        return error(405, "MethodNotAllowed", "the host does not carry this method", is_form);
+        return error(501, "NotImplemented", "the host does not carry this method", is_form);
     };
-    let all = fields(&head.headers);
-    let kept = all.into_iter().filter(|(name, _)| !is_of_the_host(name));
+    let kept = fields(&head.headers).into_iter().filter_map(of_the_service);
     let text = RequestHead {
         service,
         signing_name: true,
@@ -72,13 +72,38 @@ pub async fn answer(
     }
 }
 
-fn begin<S: call::Source + 'static>(
+fn begin<S: Source + 'static>(
     link: &Rc<Link>,
     text: serde_json::Value,
     body_bytes: u64,
     body: S,
 ) -> tokio::sync::oneshot::Receiver<std::io::Result<Answer>> {
     call::begin(link, call::Request { operation: Operation::Request, text, body_bytes, body })
+}
+
+/// A header field as the service gets it; `None` for those of the host, and of a body in chunks, which
+/// ends here.
+fn of_the_service((name, value): (String, String)) -> Option<(String, String)> {
+    if is_of_the_host(&name) || OF_CHUNKS.contains(&name.as_str()) {
+        return None;
+    }
+    if name == "content-encoding" {
+        let codings = without_chunks(&value);
+        return (!codings.is_empty()).then_some((name, codings));
+    }
+    Some((name, value))
+}
+
+/// Returns true for a request of a protocol whose answers are XML.
+pub fn is_form(headers: &HeaderMap) -> bool {
+    headers
+        .get("content-type")
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/x-www-form-urlencoded"))
+}
+
+/// Refuses a request for want of room.
+pub fn slow_down(is_form: bool) -> Response<Body> {
+    http::again(error(503, "SlowDown", "too many requests: try again", is_form))
 }
 
 fn method(name: &str) -> Option<RequestMethod> {
@@ -97,7 +122,7 @@ fn shown(answer: Answer, is_form: bool) -> Response<Body> {
             }
             Err(why) => error(500, "InternalFailure", &why.to_string(), is_form),
         },
-        Status::Refused => error(503, "SlowDown", "too many requests: try again", is_form),
+        Status::Refused => slow_down(is_form),
         Status::ServiceError | Status::HostError => {
             let text =
                 |name: &str| answer.meta["error"][name].as_str().unwrap_or_default().to_owned();
@@ -123,4 +148,22 @@ fn error(status: u16, code: &str, message: &str, is_form: bool) -> Response<Body
     let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let body = json!({"__type": code, "message": message}).to_string();
     response(status, fields, http::full(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_gets_no_coding_that_ends_here() {
+        let shown = |name: &str, value: &str| {
+            of_the_service((name.to_owned(), value.to_owned())).map(|(_, value)| value)
+        };
+        assert_eq!(shown("content-encoding", "aws-chunked"), None);
+        assert_eq!(shown("content-encoding", "gzip, AWS-Chunked").as_deref(), Some("gzip"));
+        assert_eq!(shown("content-encoding", "gzip").as_deref(), Some("gzip"));
+        assert_eq!(shown("x-amz-decoded-content-length", "5"), None);
+        assert_eq!(shown("authorization", "AWS4-HMAC-SHA256 x"), None);
+        assert_eq!(shown("x-amz-target", "a.B").as_deref(), Some("a.B"));
+    }
 }

@@ -14,4 +14,4 @@ mod reply;
 mod s3;
 pub mod scope;
 
-pub(crate) use self::dispatch::answer;
+pub(crate) use self::dispatch::{answer, refusal};

@@ -13,12 +13,16 @@ use tokio::sync::mpsc;
 
 use crate::http::Body;
 
-/// Header fields with values that are text.
+/// Header fields as text: UTF-8, or else Latin-1.
 pub fn fields(headers: &HeaderMap) -> Vec<(String, String)> {
     let text = |(name, value): (&HeaderName, &HeaderValue)| {
-        Some((name.as_str().to_owned(), String::from_utf8(value.as_bytes().to_vec()).ok()?))
+        let value = std::str::from_utf8(value.as_bytes()).map_or_else(
+            |_| value.as_bytes().iter().map(|byte| char::from(*byte)).collect(),
+            str::to_owned,
+        );
+        (name.as_str().to_owned(), value)
     };
-    headers.iter().filter_map(text).collect()
+    headers.iter().map(text).collect()
 }
 
 /// A response with the header fields of a service; invalid ones are left out.
@@ -53,4 +57,19 @@ impl hyper::body::Body for Pieces {
 /// A body that arrives.
 pub fn arriving(pieces: mpsc::Receiver<Result<Bytes>>) -> Body {
     Pieces(pieces).boxed_unsync()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_both_encodings_are_text() {
+        let mut headers = HeaderMap::new();
+        for value in [&b"plain"[..], "\u{fc}\u{20ac}".as_bytes(), b"caf\xe9"] {
+            headers.append("x-amz-meta-a", HeaderValue::from_bytes(value).unwrap());
+        }
+        let values: Vec<_> = fields(&headers).into_iter().map(|(_, value)| value).collect();
+        assert_eq!(values, ["plain", "\u{fc}\u{20ac}", "caf\u{e9}"]);
+    }
 }

@@ -1,6 +1,7 @@
 //! Requests of S3 as calls of the guest protocol, with all that the host does for them: the role's
 //! rights, prefetched objects, early acknowledgements, attempts.
 
+use std::io::ErrorKind;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -8,14 +9,15 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 use serde_json::{Value, json};
 use unlade_guest_protocol::{Operation, Status};
-use unlade_s3::served::request::{Served, find};
+use unlade_s3::served::request::{Served, ServedError, find};
 use unlade_s3::served::response::{self as shown, Shown};
 
 use super::body;
 use super::reply::{arriving, fields, response};
-use crate::call::{self, Answer, Whole};
+use crate::call::{self, Answer};
 use crate::http::{self, Body};
 use crate::link::Link;
+use crate::outgoing::{Source, Whole};
 
 /// Most bytes of a document in a request: a call's text has 512 KiB.
 const DOCUMENT_BYTES_MAX: usize = 1 << 20;
@@ -34,6 +36,9 @@ pub async fn answer(
     let found = find(method, head.uri.path(), query, &fields(&head.headers));
     let mut served = match found {
         Ok(served) => served,
+        Err(why @ ServedError::Value { .. }) => {
+            return error(400, "InvalidArgument", &why.to_string(), is_head);
+        }
         Err(why) => return error(501, "NotImplemented", &why.to_string(), is_head),
     };
     let (arriving, length) = body::of(&head.headers, incoming);
@@ -57,12 +62,15 @@ pub async fn answer(
     };
     match begun.await {
         Ok(Ok(answer)) => shown(&served, answer, is_head),
+        Ok(Err(why)) if why.kind() == ErrorKind::InvalidInput => {
+            error(400, "EntityTooLarge", &why.to_string(), is_head)
+        }
         Ok(Err(why)) => error(400, "IncompleteBody", &why.to_string(), is_head),
         Err(_) => error(500, "InternalError", "the call was given up", is_head),
     }
 }
 
-fn begin<S: call::Source + 'static>(
+fn begin<S: Source + 'static>(
     link: &Rc<Link>,
     served: &Served,
     region: Option<String>,
@@ -82,6 +90,13 @@ fn begin<S: call::Source + 'static>(
 }
 
 fn shown(served: &Served, answer: Answer, is_head: bool) -> Response<Body> {
+    if answer.is_lost {
+        // SDKs send a body again after this status, for as many attempts as they are configured to.
+        let error = &answer.meta["error"];
+        let text = |name: &str| error[name].as_str().unwrap_or_default();
+        let why = format!("Send the body again: {}: {}", text("Code"), text("Message"));
+        return self::error(503, "ServiceUnavailable", &why, is_head);
+    }
     match answer.status {
         Status::Done => {
             let status = answer.meta["http_status"].as_u64().unwrap_or(200) as u16;
@@ -102,8 +117,13 @@ fn shown(served: &Served, answer: Answer, is_head: bool) -> Response<Body> {
             let fields = vec![("content-type".to_owned(), XML.to_owned())];
             response(status, fields, http::full(without(body, is_head)))
         }
-        Status::Refused => error(503, "SlowDown", "Please reduce your request rate.", is_head),
+        Status::Refused => slow_down(is_head),
     }
+}
+
+/// Refuses a request for want of room.
+pub fn slow_down(is_head: bool) -> Response<Body> {
+    http::again(error(503, "SlowDown", "Please reduce your request rate.", is_head))
 }
 
 fn without(body: Vec<u8>, is_left_out: bool) -> Bytes {

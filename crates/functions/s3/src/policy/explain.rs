@@ -1,8 +1,13 @@
 //! The explanation of a decision, for operators and authors: the statement that decides.
 
+use serde_json::{Map, Value};
+
 use super::facts::{Environment, Facts};
+use super::implied::Need;
+use super::needed::{Question, questions};
 use super::services::{Action, Asked, Resource, arn};
-use super::{Decision, Policy, Question, STORE_ARN, statement};
+use super::{Decision, Policy, STORE_ARN, statement};
+use crate::operation::Operation;
 
 /// The policy whose statement decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +28,19 @@ pub struct Explanation {
     /// The number of the statement that decides, from 1, and its `Sid`; `None` if none is about the
     /// request.
     pub statement: Option<(usize, Option<String>)>,
+}
+
+/// An action that a request needs, with its resource and the decision about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// The action.
+    pub action: String,
+    /// The bucket, or the bucket, a slash and the key.
+    pub resource: String,
+    /// True if the host cannot tell whether the request needs it.
+    pub is_possible: bool,
+    /// The decision.
+    pub explanation: Explanation,
 }
 
 impl Policy {
@@ -47,10 +65,42 @@ impl Policy {
             of_store = Question::of(action, name);
             &of_store
         } else {
-            of_service = asked(service, action, resource, &environment.region);
+            let action = Action::Named(action.to_owned());
+            let resource = self::resource(service, resource, &environment.region);
+            of_service = Asked { action, resource };
             &of_service
         };
-        let (decision, number, by_boundary) = self.answer(question, &facts);
+        self.explanation(self.answer(question, &facts))
+    }
+
+    /// Explains the decision about every action that an operation needs; `more` are condition keys
+    /// of the request. Empty if a name in the parameters is none.
+    pub fn explain_operation(
+        &self,
+        operation: &Operation,
+        parameters: &Map<String, Value>,
+        environment: &Environment,
+        more: &[(String, String)],
+    ) -> Vec<Explained> {
+        let facts = self.facts_of(operation, parameters, environment);
+        let with = |facts: Facts, (key, value): &(String, String)| facts.with(key, value);
+        let facts = more.iter().fold(facts, with);
+        let all = questions(operation, parameters, environment.is_deferred).unwrap_or_default();
+        let explain = |question: &Question<'_>| {
+            let answer = self.answer_need(question, &question.facts(&facts));
+            Explained {
+                action: question.action.to_owned(),
+                resource: question.asked().resource.text().to_owned(),
+                is_possible: question.need == Need::Possible,
+                explanation: self.explanation(answer),
+            }
+        };
+        all.iter().map(explain).collect()
+    }
+
+    /// The explanation of an answer ([`Policy::answer`]).
+    pub(super) fn explanation(&self, answer: (Decision, Option<usize>, bool)) -> Explanation {
+        let (decision, number, by_boundary) = answer;
         let (whose, statements) = match (by_boundary, &self.boundary) {
             (true, Some(boundary)) => (Whose::Boundary, boundary),
             _ => (Whose::Role, &self.statements),
@@ -61,24 +111,26 @@ impl Policy {
     }
 }
 
-fn asked(service: &str, action: &str, resource: &str, region: &str) -> Asked {
-    let action = Action::Named(action.to_owned());
-    let resource = match (arn(resource), resource) {
+/// A resource of a service other than S3: the last part of its ARN, its ARN, or `*` for one that the
+/// host cannot tell.
+pub fn resource(service: &str, text: &str, region: &str) -> Resource {
+    match (arn(text), text) {
         (_, "*") => Resource::Unknown,
         (Some([_, service, region, account, name]), _) => Resource::Named {
             service: service.to_owned(),
             region: region.to_owned(),
             account: Some(account.to_owned()),
             name: name.to_owned(),
+            by_arn: true,
         },
         (None, name) => Resource::Named {
             service: service.to_ascii_lowercase(),
             region: region.to_owned(),
             account: None,
             name: name.to_owned(),
+            by_arn: false,
         },
-    };
-    Asked { action, resource }
+    }
 }
 
 #[cfg(test)]

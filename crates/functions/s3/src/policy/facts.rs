@@ -173,15 +173,20 @@ impl Facts {
             }
             None => self.with_unknown("aws:EpochTime").with_unknown("aws:CurrentTime"),
         };
+        // Also that of a URL or form: its signature contains the region.
         self = match region.as_str() {
             "" => self.with_unknown("aws:RequestedRegion"),
             region => self.with("aws:RequestedRegion", region),
         };
-        self.with("aws:SecureTransport", &has_tls.to_string())
+        // The holder of a URL or form chooses the transport.
+        match is_deferred {
+            true => self.with_unknown("aws:SecureTransport"),
+            false => self.with("aws:SecureTransport", &has_tls.to_string()),
+        }
     }
 
-    /// Adds the keys of an operation of S3. Fields that the holder of a presigned URL could add are
-    /// unknown.
+    /// Adds the keys of an operation of S3, except the version, which each of its objects has for
+    /// itself. Fields that the holder of a presigned URL could add are unknown.
     #[must_use]
     pub(super) fn of_operation(
         mut self,
@@ -196,7 +201,6 @@ impl Facts {
                 {
                     format!("s3:{name}")
                 }
-                Place::Query("versionId") => "s3:VersionId".to_owned(),
                 Place::Header(name) if is_key(name) => format!("s3:{}", name.to_lowercase()),
                 _ => continue,
             };
@@ -205,10 +209,6 @@ impl Facts {
                 (None | Some(Value::Null), true) => self.with_unknown(&key),
                 (Some(value), _) => self.with_value(&key, value),
             };
-        }
-        // The objects of a batch have versions of their own.
-        if operation.name == "DeleteObjects" {
-            self = self.with_unknown("s3:VersionId");
         }
         let location = parameters.get("CreateBucketConfiguration");
         match location.and_then(|own| own.get("LocationConstraint")) {
@@ -261,8 +261,6 @@ mod tests {
         assert_eq!(facts.find("s3:x-amz-server-side-encryption"), Found::Absent);
         let facts = of("PutObject", json!({"Bucket": "b", "Key": "k"}), true);
         assert_eq!(facts.find("s3:x-amz-server-side-encryption"), Found::Unknown);
-        let get = json!({"Bucket": "b", "Key": "k", "VersionId": "3"});
-        assert_eq!(of("GetObject", get, false).find("s3:versionid"), Found::Values(&["3".into()]));
         let here = json!({"Bucket": "b",
             "CreateBucketConfiguration": {"LocationConstraint": "eu-west-1"}});
         let facts = of("CreateBucket", here, false);
@@ -299,9 +297,14 @@ mod tests {
         assert_eq!(value("aws:epochtime"), "1700000000");
         assert_eq!(value("aws:securetransport"), "false");
         assert_eq!(value("aws:requestedregion"), "eu-west-1");
-        let later = Environment { is_deferred: true, region: String::new(), ..now };
-        let facts = Facts::default().in_environment(&later);
-        assert_eq!(facts.find("aws:currenttime"), Found::Unknown);
+        let nowhere = Environment { region: String::new(), ..now.clone() };
+        let facts = Facts::default().in_environment(&nowhere);
         assert_eq!(facts.find("aws:requestedregion"), Found::Unknown);
+        let later = Environment { is_deferred: true, ..now };
+        let facts = Facts::default().in_environment(&later);
+        for key in ["currenttime", "epochtime", "securetransport"] {
+            assert_eq!(facts.find(&format!("aws:{key}")), Found::Unknown, "{key}");
+        }
+        assert_eq!(facts.find("aws:requestedregion"), Found::Values(&["eu-west-1".into()]));
     }
 }

@@ -90,7 +90,8 @@ impl Question for Invocation<'_> {
         match (own, parts.as_slice()) {
             (ResourcePattern::Every, _) => true,
             (ResourcePattern::Arn(own), ["arn", _, service, region, account, name]) => {
-                own.matches((service, region, Some(account), name), facts, sure)
+                let is_name = |own: &[Token]| pattern::matches(own, name);
+                own.matches((service, region, Some(account)), &is_name, facts, sure)
             }
             (ResourcePattern::Arn(_) | ResourcePattern::Plain(_), _) => sure == Sure::Possibly,
         }

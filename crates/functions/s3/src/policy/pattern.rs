@@ -87,6 +87,28 @@ pub(super) fn may_match(pattern: &[Token], start: &str) -> bool {
     places.contains(&true)
 }
 
+/// Returns true if a pattern matches a text of which some characters are unknown (`None`): for
+/// every value of them, or, `possibly`, for one.
+pub(super) fn matches_partly(pattern: &[Token], text: &[Option<char>], possibly: bool) -> bool {
+    let mut places = vec![false; pattern.len() + 1];
+    places[0] = true;
+    for c in text {
+        pass_stars(pattern, &mut places);
+        let mut next = vec![false; places.len()];
+        for (at, token) in pattern.iter().enumerate().filter(|(at, _)| places[*at]) {
+            match (token, c) {
+                (Token::Any, _) => next[at] = true,
+                (Token::One, _) => next[at + 1] = true,
+                (Token::Char(due), Some(c)) => next[at + 1] |= due == c,
+                (Token::Char(_), None) => next[at + 1] |= possibly,
+            }
+        }
+        places = next;
+    }
+    pass_stars(pattern, &mut places);
+    places.last() == Some(&true)
+}
+
 fn pass_stars(pattern: &[Token], places: &mut [bool]) {
     for (at, token) in pattern.iter().enumerate() {
         if places[at] && *token == Token::Any {
@@ -237,6 +259,35 @@ mod tests {
             let found = |end: &String| matches(&tokens(pattern), &format!("{start}{end}"));
             let due = ends.iter().any(found);
             assert_eq!(may_match(&tokens(pattern), &start), due, "{pattern} {start}");
+        });
+    }
+
+    /// Compares with every value of the unknown characters.
+    #[test]
+    fn what_is_partly_known_matches_for_all_or_one_of_its_values() {
+        cases(3000, |random| {
+            let pattern = word(random, &['a', 'b', '*', '?']);
+            let text = word(random, &['a', 'b', '.']);
+            let partly: Vec<_> = text.chars().map(|c| (c != '.').then_some(c)).collect();
+            let mut all = vec![text];
+            while let Some(at) = all.iter().position(|text| text.contains('.')) {
+                let open = all.swap_remove(at);
+                // Any other character than those of patterns stands for all of them.
+                all.extend(["a", "b", "c"].map(|c| open.replacen('.', c, 1)));
+            }
+            let pattern = tokens(&pattern);
+            let found = all.iter().filter(|text| matches(&pattern, text)).count();
+            assert_eq!(
+                matches_partly(&pattern, &partly, true),
+                found > 0,
+                "{pattern:?} {partly:?}"
+            );
+            if matches_partly(&pattern, &partly, false) {
+                assert_eq!(found, all.len(), "{pattern:?} {partly:?}");
+            }
+            if partly.iter().all(Option::is_some) {
+                assert_eq!(matches_partly(&pattern, &partly, false), found > 0);
+            }
         });
     }
 

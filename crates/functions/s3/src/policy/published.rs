@@ -178,6 +178,56 @@ fn uploads_need_encryption_and_transport_and_time() {
     );
 }
 
+/// A host's own request, and a URL for the same, which others use at another time and perhaps
+/// without TLS; the region is that of its signature.
+#[test]
+fn a_url_is_decided_without_the_keys_of_its_use() {
+    let allow = |condition: Value| {
+        json!({"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*",
+            "Condition": condition})
+    };
+    let deny = |condition: Value| {
+        json!([
+            {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"},
+            {"Effect": "Deny", "Action": "*", "Resource": "*", "Condition": condition}])
+    };
+    let operation = crate::operation::find("GetObject").unwrap();
+    let asked = json!({"Bucket": "b", "Key": "k"});
+    let decide = |statements: &Value, environment: &Environment| {
+        let policy = load(statements.clone()).unwrap();
+        policy.decide(operation, asked.as_object().unwrap(), environment).is_ok()
+    };
+    let own = Environment::of_tests();
+    let url = Environment { is_deferred: true, ..own.clone() };
+    for (statements, of_url) in [
+        (deny(json!({"Bool": {"aws:SecureTransport": "false"}})), false),
+        (deny(json!({"BoolIfExists": {"aws:SecureTransport": "false"}})), false),
+        (deny(json!({"StringNotEquals": {"aws:SecureTransport": "true"}})), false),
+        (allow(json!({"Bool": {"aws:SecureTransport": "true"}})), false),
+        (deny(json!({"DateGreaterThan": {"aws:CurrentTime": "2020-01-01T00:00:00Z"}})), false),
+        (
+            allow(json!({"DateLessThanIfExists": {"aws:CurrentTime": "2020-01-01T00:00:00Z"}})),
+            false,
+        ),
+        (allow(json!({"NumericLessThan": {"aws:EpochTime": "1577836800"}})), false),
+        (allow(json!({"StringEquals": {"aws:RequestedRegion": "us-east-1"}})), true),
+        (deny(json!({"StringNotEquals": {"aws:RequestedRegion": ["us-east-1", "a"]}})), true),
+        (deny(json!({"StringEquals": {"s3:VersionId": "7"}})), true),
+    ] {
+        assert!(decide(&statements, &own), "{statements}");
+        assert_eq!(decide(&statements, &url), of_url, "{statements}");
+    }
+    // A store whose region the host does not know.
+    let nowhere = Environment { region: String::new(), ..own };
+    for statements in [
+        allow(json!({"StringEquals": {"aws:RequestedRegion": "us-east-1"}})),
+        deny(json!({"StringNotEquals": {"aws:RequestedRegion": "us-east-1"}})),
+        deny(json!({"StringEquals": {"aws:RequestedRegion": "eu-west-1"}})),
+    ] {
+        assert!(!decide(&statements, &nowhere), "{statements}");
+    }
+}
+
 #[test]
 fn variables_stand_for_values_of_the_request() {
     let statement = json!({"Effect": "Allow", "Action": "s3:GetObject",

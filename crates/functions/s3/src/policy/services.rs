@@ -1,10 +1,11 @@
-//! Decisions about requests to services other than S3.
+//! Decisions about requests to services other than S3, and the reasons for those that are denied.
 //!
 //! The semantics are those of the parent. A resource is written as the last part of its ARN
 //! (`table/orders`), for every account and region, or as a whole ARN. An account that the request
 //! does not name is the role's own, and matches every pattern.
 
 use super::facts::{Environment, Facts};
+use super::names::{Form, Name, in_document, is_named};
 use super::pattern::{self, Template, Token};
 use super::statement::{Question, ResourcePattern, Statement, Sure};
 use super::{Decision, Policy};
@@ -31,6 +32,8 @@ pub enum Resource {
         account: Option<String>,
         /// The last part of its ARN.
         name: String,
+        /// True if the request names it by an ARN.
+        by_arn: bool,
     },
     /// None that the host can tell: an action on it must be allowed on everything, and denied on
     /// nothing.
@@ -76,8 +79,9 @@ impl Resource {
     /// The resource as a document has it: an ARN, of every account if the request names none.
     pub fn arn(&self) -> String {
         match self {
-            Resource::Named { service, region, account, name } => {
+            Resource::Named { service, region, account, name, by_arn } => {
                 let account = account.as_deref().unwrap_or("*");
+                let name = in_document(Name { service, text: name, by_arn: *by_arn });
                 format!("arn:aws:{service}:{region}:{account}:{name}")
             }
             Resource::Unknown => "*".to_owned(),
@@ -114,18 +118,26 @@ impl Policy {
         for asked in all {
             let (decision, _, by_boundary) = self.answer(asked, &facts);
             if decision != Decision::Allowed {
-                let is_default = self.statements == Policy::of_store().statements;
-                let decides = match (by_boundary, &self.boundary) {
-                    (true, Some(boundary)) => boundary,
-                    _ => &self.statements,
-                };
-                let is_document = decides.iter().any(Statement::is_of_document);
-                let asked = asked.clone();
-                let not = NotAllowed { asked, decision, by_boundary, is_default, is_document };
-                return Err(Box::new(not));
+                return Err(Box::new(self.not_allowed(asked.clone(), decision, by_boundary)));
             }
         }
         Ok(())
+    }
+
+    /// The reason for a decision that is none to allow.
+    pub(super) fn not_allowed(
+        &self,
+        asked: Asked,
+        decision: Decision,
+        by_boundary: bool,
+    ) -> NotAllowed {
+        let is_default = self.statements == Policy::of_store().statements;
+        let decides = match (by_boundary, &self.boundary) {
+            (true, Some(boundary)) => boundary,
+            _ => &self.statements,
+        };
+        let is_document = decides.iter().any(Statement::is_of_document);
+        NotAllowed { asked, decision, by_boundary, is_default, is_document }
     }
 }
 
@@ -147,9 +159,14 @@ impl Question for Asked {
     fn is_resource(&self, pattern: &ResourcePattern, facts: &Facts, sure: Sure) -> bool {
         match (pattern, &self.resource) {
             (ResourcePattern::Every, _) => true,
-            (ResourcePattern::Plain(text), _) => is_plain(text, self, sure != Sure::Possibly),
-            (ResourcePattern::Arn(own), Resource::Named { service, region, account, name }) => {
-                own.matches((service, region, account.as_deref(), name), facts, sure)
+            (ResourcePattern::Plain(text), _) => is_plain(text, self, sure),
+            (
+                ResourcePattern::Arn(own),
+                Resource::Named { service, region, account, name, by_arn },
+            ) => {
+                let name = Name { service, text: name, by_arn: *by_arn };
+                let is_name = |own: &[Token]| is_named(name, own, Form::Document, sure);
+                own.matches((service, region, account.as_deref()), &is_name, facts, sure)
             }
             (ResourcePattern::Arn(own), Resource::Unknown) if sure == Sure::Possibly => {
                 // A resource of the store is one of its own requests only.
@@ -165,8 +182,8 @@ impl Question for Asked {
 }
 
 /// Returns true if a pattern of a statement in TOML is about a resource.
-fn is_plain(pattern: &str, asked: &Asked, allows: bool) -> bool {
-    let parts = arn(pattern);
+fn is_plain(pattern: &str, asked: &Asked, sure: Sure) -> bool {
+    let (parts, allows) = (arn(pattern), sure != Sure::Possibly);
     match &asked.resource {
         Resource::Unknown if allows => match parts {
             None => is_all(pattern),
@@ -177,17 +194,21 @@ fn is_plain(pattern: &str, asked: &Asked, allows: bool) -> bool {
             }
         },
         Resource::Unknown => true,
-        Resource::Named { service, region, account, name } => match parts {
-            None => glob(pattern, name),
-            Some([_, of_service, in_region, of_account, named]) => {
-                let is_account =
-                    |account: &String| of_account.is_empty() || glob(of_account, account);
-                glob(of_service, service)
-                    && (in_region.is_empty() || region.is_empty() || glob(in_region, region))
-                    && account.as_ref().is_none_or(is_account)
-                    && glob(named, name)
+        Resource::Named { service, region, account, name, by_arn } => {
+            let name = Name { service, text: name, by_arn: *by_arn };
+            let is_name = |own: &str| is_named(name, &pattern::tokens(own), Form::Plain, sure);
+            match parts {
+                None => is_name(pattern),
+                Some([_, of_service, in_region, of_account, named]) => {
+                    let is_account =
+                        |account: &String| of_account.is_empty() || glob(of_account, account);
+                    glob(of_service, service)
+                        && (in_region.is_empty() || region.is_empty() || glob(in_region, region))
+                        && account.as_ref().is_none_or(is_account)
+                        && is_name(named)
+                }
             }
-        },
+        }
     }
 }
 
@@ -219,13 +240,15 @@ mod tests {
 
     fn table(name: &str) -> Resource {
         let (service, region) = ("dynamodb".to_owned(), "eu-west-1".to_owned());
-        Resource::Named { service, region, account: None, name: format!("table/{name}") }
+        let name = format!("table/{name}");
+        Resource::Named { service, region, account: None, name, by_arn: false }
     }
 
     /// The resource at a server that takes any region for its own.
     fn table_of_all_regions(name: &str) -> Resource {
         let (service, region) = ("dynamodb".to_owned(), String::new());
-        Resource::Named { service, region, account: None, name: format!("table/{name}") }
+        let name = format!("table/{name}");
+        Resource::Named { service, region, account: None, name, by_arn: false }
     }
 
     #[test]
@@ -298,6 +321,7 @@ mod tests {
             region: region.to_owned(),
             account: account.map(str::to_owned),
             name: "table/t".to_owned(),
+            by_arn: true,
         };
         let allows = |pattern: &str, resource: Resource| {
             let role = policy(json!([

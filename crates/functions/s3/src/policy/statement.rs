@@ -5,7 +5,7 @@ use super::condition::Condition;
 use super::error::Decision;
 use super::facts::Facts;
 use super::operator::Is;
-use super::pattern::{self, Template, Token};
+use super::pattern::{self, Resolved, Template, Token};
 
 /// The effect of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +89,11 @@ impl<P> Selection<P> {
 pub(super) trait Question {
     /// Returns true if a pattern, in small letters, is about the action.
     fn is_action(&self, pattern: &[Token], sure: Sure) -> bool;
+    /// Returns true if a pattern of a permission in TOML covers the action, though it has another
+    /// name.
+    fn is_covered(&self, _: &[Token]) -> bool {
+        false
+    }
     /// Returns true if a pattern is about the resource.
     fn is_resource(&self, pattern: &ResourcePattern, facts: &Facts, sure: Sure) -> bool;
 }
@@ -104,7 +109,11 @@ impl Statement {
     pub(super) fn applies(&self, question: &dyn Question, facts: &Facts) -> bool {
         let allows = self.effect == Verdict::Allow;
         let sure = if allows { Sure::Almost } else { Sure::Possibly };
-        self.actions.holds(sure, |pattern, sure| question.is_action(pattern, sure))
+        let covers = allows && !self.is_of_document();
+        let is_action = |pattern: &Vec<Token>, sure| {
+            question.is_action(pattern, sure) || (covers && question.is_covered(pattern))
+        };
+        self.actions.holds(sure, is_action)
             && self.resources.holds(sure, |own, sure| question.is_resource(own, facts, sure))
             && match Is::all(self.conditions.iter().map(|condition| condition.holds(facts))) {
                 Is::Yes => true,
@@ -136,10 +145,12 @@ pub(super) fn judge<'a>(
 
 impl ArnPattern {
     /// Returns true if it is about a resource; `account` is `None` if the request does not name
-    /// it. Without a region the resource is in all regions, or has none.
+    /// it, and `is_name` tells whether a pattern is about its last part. Without a region the
+    /// resource is in all regions, or has none.
     pub(super) fn matches(
         &self,
-        (service, region, account, name): (&str, &str, Option<&str>, &str),
+        (service, region, account): (&str, &str, Option<&str>),
+        is_name: &dyn Fn(&[Token]) -> bool,
         facts: &Facts,
         sure: Sure,
     ) -> bool {
@@ -154,7 +165,14 @@ impl ArnPattern {
             ("", Sure::Certainly) => self.region.is_all() || is(&self.region, region),
             (region, _) => is(&self.region, region),
         };
-        is(&self.service, service) && is_region && is_account && is(&self.name, name)
+        is(&self.service, service)
+            && is_region
+            && is_account
+            && match self.name.resolve(facts) {
+                Resolved::Pattern(pattern) => is_name(&pattern),
+                Resolved::Absent => false,
+                Resolved::Unknown => sure == Sure::Possibly,
+            }
     }
 }
 

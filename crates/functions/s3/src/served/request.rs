@@ -38,6 +38,8 @@ pub(super) const SHADOWED: [&str; 5] = [
     "PutBucketLifecycle",
     "PutBucketNotification",
 ];
+/// Parameters whose header fields are lists in HTTP (RFC 9110 §5.6.1).
+const LISTS: [&str; 3] = ["CacheControl", "ContentEncoding", "ContentLanguage"];
 /// The content coding of a body in chunks, which ends at the server.
 const CHUNKED: &str = "aws-chunked";
 
@@ -203,12 +205,42 @@ fn take_query(
     Ok(())
 }
 
+/// The header fields; the lines of a field that is a list are joined to one.
+fn joined(operation: &Operation, headers: &[(String, String)]) -> Vec<(String, String)> {
+    let mut out: Vec<(String, String)> = Vec::new();
+    for (name, value) in headers {
+        let before = out.iter_mut().find(|(known, _)| known == name);
+        match before.zip(separator(operation, name)) {
+            Some(((_, held), separator)) => {
+                held.push_str(separator);
+                held.push_str(value);
+            }
+            None => out.push((name.clone(), value.clone())),
+        }
+    }
+    out
+}
+
+/// The text between the lines of a field that is a list; `None` if it has one line.
+fn separator(operation: &Operation, name: &str) -> Option<&'static str> {
+    let is_names =
+        |place: &Place| matches!(place, Place::Header(k) if k.eq_ignore_ascii_case(name));
+    let is_prefixed = |place: &Place| matches!(place, Place::Headers(p) if name.starts_with(p));
+    match by_place(operation, is_names) {
+        Some(field) if field.kind == Kind::Names => Some(", "),
+        Some(field) if LISTS.contains(&field.name) => Some(", "),
+        Some(_) => None,
+        // S3 combines metadata in this way.
+        None => by_place(operation, is_prefixed).map(|_| ","),
+    }
+}
+
 fn take_headers(
     operation: &'static Operation,
     headers: &[(String, String)],
     parameters: &mut Map<String, Value>,
 ) -> Result<(), ServedError> {
-    for (name, value) in headers {
+    for (name, value) in &joined(operation, headers) {
         let named =
             |place: &Place| matches!(place, Place::Header(k) if k.eq_ignore_ascii_case(name));
         if let Some(field) = by_place(operation, named) {
@@ -263,8 +295,8 @@ fn exact(field: &str, text: &str, plus_is_space: bool) -> Result<String, ServedE
     }
 }
 
-/// The codings of an object, without that of its transfer.
-fn without_chunks(codings: &str) -> String {
+/// The codings of an object, without that of its transfer; empty if there is no other.
+pub fn without_chunks(codings: &str) -> String {
     let kept = codings.split(',').map(str::trim);
     kept.filter(|coding| !coding.eq_ignore_ascii_case(CHUNKED)).collect::<Vec<_>>().join(",")
 }

@@ -210,6 +210,31 @@ fn signatures_and_chunks_are_dropped_and_nothing_else_is_lost() {
 }
 
 #[test]
+fn lines_of_a_field_that_is_a_list_are_joined() {
+    let names = [
+        ("x-amz-object-attributes", "ETag"),
+        ("x-amz-max-parts", "5"),
+        ("x-amz-object-attributes", "ObjectSize,Checksum"),
+    ];
+    let found = served(Method::Get, "/b/k?attributes", &names).unwrap();
+    assert_eq!(found.parameters["ObjectAttributes"], json!(["ETag", "ObjectSize", "Checksum"]));
+    let lines = [
+        ("content-encoding", "gzip"),
+        ("x-amz-meta-a", "1"),
+        ("content-encoding", "aws-chunked"),
+        ("x-amz-meta-a", "2"),
+        ("cache-control", "private"),
+        ("cache-control", "max-age=5"),
+    ];
+    let found = served(Method::Put, "/b/k", &lines).unwrap();
+    let due = json!({"Bucket": "b", "Key": "k", "ContentEncoding": "gzip",
+        "CacheControl": "private, max-age=5", "Metadata": {"a": "1,2"}});
+    assert_eq!(Value::Object(found.parameters), due);
+    let twice = served(Method::Get, "/b/k", &[("range", "bytes=0-1"), ("range", "bytes=5-")]);
+    assert!(matches!(twice, Err(ServedError::Value { field }) if field == "range"));
+}
+
+#[test]
 fn a_document_of_which_something_would_be_lost_is_refused() {
     let take = |target: &str, body: &str| {
         let method = if target.contains("delete") { Method::Post } else { Method::Put };

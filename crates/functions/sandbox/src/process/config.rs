@@ -41,9 +41,20 @@ pub struct ProcessConfig {
     pub files_max: u32,
     /// Number of roots and groups that are created in advance.
     pub spares: u32,
+    /// True if the processes of an idle instance are stopped until its next invocation.
+    pub freeze: bool,
+    /// Idle time after which they are stopped.
+    pub freeze_after_ms: u64,
     /// Timeout of a function's import and of an instance's greeting.
     #[serde(with = "unlade_config::duration")]
     pub start_timeout: Duration,
+}
+
+impl ProcessConfig {
+    /// The idle time after which instances are frozen; `None` if they never are.
+    pub(super) fn freeze_after(&self) -> Option<Duration> {
+        self.freeze.then(|| Duration::from_millis(self.freeze_after_ms))
+    }
 }
 
 impl Default for ProcessConfig {
@@ -55,6 +66,8 @@ impl Default for ProcessConfig {
             processes_max: 256,
             files_max: 1024,
             spares: 2,
+            freeze: true,
+            freeze_after_ms: 10,
             start_timeout: Duration::from_secs(60),
         }
     }

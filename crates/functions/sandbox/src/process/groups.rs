@@ -1,9 +1,10 @@
 //! Control groups: resource limits and accounting of templates and instances.
 //!
 //! A template has one group in each hierarchy, which contains `zygote` and one group for each
-//! instance. With version 1 a process enters a group itself: a thread that writes `0` to `tasks`
-//! moves at once, while a move of another one waits for every processor in the kernel (5 ms and
-//! more).
+//! instance. The freezer stops an instance between invocations: with version 1 a frozen process
+//! ends only after it was thawed, so that each kill is followed by a thaw. With version 1 a process
+//! enters a group itself: a thread that writes `0` to `tasks` moves at once, while a move of another
+//! one waits for every processor in the kernel (5 ms and more).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,16 +16,21 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
 /// The controllers in use.
-const WANTED: [&str; 4] = ["memory", "cpu", "cpuacct", "pids"];
+const WANTED: [&str; 5] = ["memory", "cpu", "cpuacct", "pids", FREEZER];
+/// The controller that stops processes. Version 2 has no such controller: every group can be frozen.
+pub const FREEZER: &str = "freezer";
+/// Most attempts to remove a group of a gateway that no longer runs, and the pause between them.
+const SWEEPS_MAX: u32 = 50;
+const SWEEP_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 /// Most bytes of one of their files.
 const FILE_BYTES_MAX: usize = 64 * 1024;
 
 /// The limits of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Memory, including the content of `/tmp`.
+    /// Memory, without the content of `/tmp`.
     pub memory_bytes: u64,
-    /// Size of `/tmp`.
+    /// Size of `/tmp`, which the kernel charges to the same group.
     pub scratch_bytes: u64,
     /// Processes and threads.
     pub processes: u32,
@@ -47,9 +53,23 @@ pub struct Hierarchy {
 pub fn hierarchies() -> Vec<Hierarchy> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let available = |mount: &Path| {
-        std::fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default()
+        let mut names =
+            std::fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
+        if freezes(mount) {
+            names.push(' ');
+            names.push_str(FREEZER);
+        }
+        names
     };
     of_mounts(&text, available)
+}
+
+/// Returns true if groups of version 2 can be frozen; the root group has no file for that, so that
+/// one of its children shows it.
+fn freezes(mount: &Path) -> bool {
+    let children = std::fs::read_dir(mount).into_iter().flatten().flatten();
+    let mut groups = children.filter(|child| child.file_type().is_ok_and(|kind| kind.is_dir()));
+    groups.next().is_none_or(|group| group.path().join(FREEZE_V2).exists())
 }
 
 fn of_mounts(mounts: &str, available: impl Fn(&Path) -> String) -> Vec<Hierarchy> {
@@ -71,7 +91,13 @@ fn of_mounts(mounts: &str, available: impl Fn(&Path) -> String) -> Vec<Hierarchy
             .filter(|name| WANTED.contains(name) && !taken(name))
             .map(str::to_owned)
             .collect();
-        if root == "/" && !controllers.is_empty() {
+        // A hierarchy of version 2 for the freezer alone is not worth it: processes would have to be
+        // moved there.
+        let is_used = match unified {
+            false => !controllers.is_empty(),
+            true => controllers.iter().any(|name| name != FREEZER),
+        };
+        if root == "/" && is_used {
             found.push(Hierarchy { mount, unified, controllers });
         }
     }
@@ -85,13 +111,17 @@ pub fn of_template(parent: &str, number: u32, function: &str) -> String {
 
 /// The name of an instance's group within its template's.
 pub fn of_instance(slot: u32) -> String {
-    format!("instance-{slot}")
+    format!("{INSTANCE}{slot}")
 }
+
+/// The beginning of the names of instances' groups.
+const INSTANCE: &str = "instance-";
 
 /// The name of the zygote's group.
 pub const ZYGOTE: &str = "zygote";
 
-/// Removes empty groups of gateways that no longer run.
+/// Removes groups of gateways that no longer run. Their processes have been killed; those that were
+/// frozen end only now.
 pub fn sweep(parent: &str) {
     for hierarchy in hierarchies() {
         let Ok(groups) = std::fs::read_dir(hierarchy.mount.join(parent)) else { continue };
@@ -99,13 +129,67 @@ pub fn sweep(parent: &str) {
             let name = group.file_name();
             let owner = name.to_str().and_then(|name| name.split('-').next()?.parse::<u32>().ok());
             if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-                for inner in std::fs::read_dir(group.path()).into_iter().flatten().flatten() {
-                    let _ = std::fs::remove_dir(inner.path());
-                }
-                let _ = std::fs::remove_dir(group.path());
+                sweep_group(&hierarchy, &group.path());
             }
         }
     }
+}
+
+/// Removes the group of a template.
+fn sweep_group(hierarchy: &Hierarchy, group: &Path) {
+    for _ in 0..SWEEPS_MAX {
+        let mut is_busy = false;
+        for inner in std::fs::read_dir(group).into_iter().flatten().flatten() {
+            // The group's other entries are files.
+            if !inner.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            if hierarchy.controllers.contains(FREEZER) {
+                let (file, _, thawed) = freezer_of(hierarchy);
+                let _ = write_existing(&inner.path().join(file), thawed);
+            }
+            is_busy |= std::fs::remove_dir(inner.path()).is_err();
+        }
+        if !is_busy {
+            break;
+        }
+        std::thread::sleep(SWEEP_PAUSE);
+    }
+    let _ = std::fs::remove_dir(group);
+}
+
+const FREEZE_V2: &str = "cgroup.freeze";
+
+/// Keeps an empty group frozen, which stays. With version 1 the kernel rewrites its code, and waits for
+/// every processor, when the first group is frozen and when the last one is thawed: 100 µs each time
+/// instead of 20.
+pub fn hold_freezer(parent: &str) {
+    let all = hierarchies();
+    let Some(found) = all.iter().find(|h| !h.unified && h.controllers.contains(FREEZER)) else {
+        return;
+    };
+    let group = found.mount.join(parent).join("frozen");
+    let (file, frozen, _) = freezer_of(found);
+    let held =
+        std::fs::create_dir_all(&group).and_then(|()| write_existing(&group.join(file), frozen));
+    if let Err(error) = held {
+        // Freezing works without it.
+        tracing::debug!(group = %group.display(), %error, "is not kept frozen");
+    }
+}
+
+/// The file that freezes a group, and its values for frozen and thawed.
+fn freezer_of(hierarchy: &Hierarchy) -> (&'static str, &'static str, &'static str) {
+    match hierarchy.unified {
+        false => ("freezer.state", "FROZEN", "THAWED"),
+        true => (FREEZE_V2, "1", "0"),
+    }
+}
+
+/// Writes to a file that must exist.
+fn write_existing(path: &Path, value: &str) -> io::Result<()> {
+    use std::io::Write as _;
+    std::fs::OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
 }
 
 /// The groups of a template, as open directories: the supervisor changes its root later.
@@ -196,6 +280,21 @@ impl Groups {
         Ok(())
     }
 
+    /// Lets the processes of all groups go on that are frozen.
+    pub fn thaw_all(&self) {
+        let is_freezer = |hierarchy: &Hierarchy| hierarchy.controllers.contains(FREEZER);
+        let Some((hierarchy, directory)) = self.template.iter().find(|(h, _)| is_freezer(h)) else {
+            return;
+        };
+        let Ok(entries) = rustix::fs::Dir::read_from(directory) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(INSTANCE) {
+                thaw(hierarchy, directory, &name);
+            }
+        }
+    }
+
     /// Kills the processes of a group.
     pub fn kill(&self, name: &str) {
         if let Some((_, directory)) = self.template.first() {
@@ -210,6 +309,11 @@ impl Groups {
             let still = members();
             for (_, process) in held.iter().filter(|(pid, _)| still.contains(pid)) {
                 let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
+            }
+        }
+        for (hierarchy, directory) in &self.template {
+            if hierarchy.controllers.contains(FREEZER) {
+                thaw(hierarchy, directory, name);
             }
         }
     }
@@ -264,14 +368,25 @@ fn written(directory: impl AsFd, name: &str, value: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets the processes of a group go on. A group that was removed has none.
+fn thaw(hierarchy: &Hierarchy, template: &OwnedFd, name: &str) {
+    let (file, _, thawed) = freezer_of(hierarchy);
+    let _ = written(template, &format!("{name}/{file}"), thawed);
+}
+
 /// Enables the controllers for a group's children; version 2 only.
 fn delegate(hierarchy: &Hierarchy, directory: &OwnedFd) {
     if hierarchy.unified {
-        for controller in hierarchy.controllers.iter().filter(|name| *name != "cpuacct") {
+        for controller in hierarchy.controllers.iter().filter(|name| !is_built_in(name)) {
             // If that fails, the file of a limit is missing, which is reported then.
             let _ = written(directory, "cgroup.subtree_control", &format!("+{controller}"));
         }
     }
+}
+
+/// Returns true for what every group of version 2 has.
+fn is_built_in(controller: &str) -> bool {
+    ["cpuacct", FREEZER].contains(&controller)
 }
 
 /// The limits of the zygote's group with this number of instances, which begin in it.
@@ -283,9 +398,10 @@ fn of_zygote(instances: u32, limits: &Limits) -> Limits {
     }
 }
 
-/// The files of the limits, with their values, in the order in which limits are lowered.
+/// The files of the limits, with their values, in the order in which limits are lowered. A full
+/// `/tmp` and full memory are within the kernel's limit: the host limits memory without `/tmp`.
 fn limits_of(hierarchy: &Hierarchy, limits: &Limits) -> Vec<(&'static str, String)> {
-    let memory = limits.memory_bytes.to_string();
+    let memory = limits.memory_bytes.saturating_add(limits.scratch_bytes).to_string();
     let pids = limits.processes.to_string();
     let files = match hierarchy.unified {
         false => [
@@ -426,12 +542,67 @@ impl Account {
         value(&text, "usage_usec").map(std::time::Duration::from_micros)
     }
 
+    /// Most memory that the group has had, in bytes; `None` if the kernel does not record it.
+    pub fn memory_peak_bytes(&self) -> Option<u64> {
+        let text = self.read("memory", "memory.max_usage_in_bytes", "memory.peak")?;
+        text.trim().parse().ok()
+    }
+
+    /// Memory of the group in bytes, files that were read and `/tmp` included.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.read("memory", "memory.usage_in_bytes", "memory.current")?.trim().parse().ok()
+    }
+
+    /// Memory of the group that the kernel cannot take back, in bytes: that of its processes, and
+    /// `/tmp`.
+    pub fn held_bytes(&self) -> Option<u64> {
+        held(&self.read("memory", "memory.stat", "memory.stat")?)
+    }
+
+    /// Stops the processes of the group, without waiting for it; false if there is no freezer.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn freeze(&self) -> io::Result<bool> {
+        self.set_frozen(true)
+    }
+
+    /// Lets the processes of the group go on; false if there is no freezer.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn thaw(&self) -> io::Result<bool> {
+        self.set_frozen(false)
+    }
+
+    fn set_frozen(&self, is_frozen: bool) -> io::Result<bool> {
+        let Some(found) = self.hierarchies.iter().find(|h| h.controllers.contains(FREEZER)) else {
+            return Ok(false);
+        };
+        let (file, frozen, thawed) = freezer_of(found);
+        let value = if is_frozen { frozen } else { thawed };
+        write_existing(&found.mount.join(&self.group).join(file), value)?;
+        Ok(true)
+    }
+
+    /// Returns true if every process of the group is stopped.
+    pub fn is_frozen(&self) -> bool {
+        let text = self.read(FREEZER, "freezer.state", "cgroup.events").unwrap_or_default();
+        text.trim() == "FROZEN" || value(&text, "frozen") == Some(1)
+    }
+
     /// Number of processes that the memory limit killed.
     pub fn killed(&self) -> u64 {
         self.read("memory", "memory.oom_control", "memory.events")
             .and_then(|text| value(&text, "oom_kill"))
             .unwrap_or(0)
     }
+}
+
+/// Anonymous and shared memory in `memory.stat`: version 1 calls the first `rss`.
+fn held(text: &str) -> Option<u64> {
+    let anonymous = value(text, "anon").or_else(|| value(text, "rss"))?;
+    Some(anonymous + value(text, "shmem").unwrap_or(0))
 }
 
 fn value(text: &str, name: &str) -> Option<u64> {
@@ -452,8 +623,9 @@ mod tests {
             34 30 0:30 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n";
         let found = of_mounts(text, |_| "cpu memory io\n".to_owned());
         let names = |one: &Hierarchy| one.controllers.iter().cloned().collect::<Vec<_>>().join(" ");
-        assert_eq!(found.iter().map(names).collect::<Vec<_>>(), ["cpu cpuacct", "memory"]);
-        assert!(!found[0].unified && found[1].unified);
+        let controllers: Vec<String> = found.iter().map(names).collect();
+        assert_eq!(controllers, ["cpu cpuacct", "memory", "freezer"]);
+        assert!(!found[0].unified && found[1].unified && !found[2].unified);
         assert!(of_mounts("nothing\n", |_| String::new()).is_empty());
     }
 
@@ -472,6 +644,21 @@ mod tests {
         assert_eq!(one(false, "memory"), ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]);
         assert_eq!(one(true, "memory"), ["memory.max", "memory.swap.max"]);
         assert_eq!((one(true, "pids"), one(false, "cpu")), (vec!["pids.max"], vec![]));
+    }
+
+    #[test]
+    fn a_full_tmp_is_within_the_kernels_limit() {
+        let limits = Limits { memory_bytes: 64, scratch_bytes: 32, processes: 5, files: 9 };
+        let controllers = ["memory".to_owned()].into();
+        let hierarchy = Hierarchy { mount: PathBuf::new(), unified: true, controllers };
+        assert_eq!(limits_of(&hierarchy, &limits)[0], ("memory.max", "96".to_owned()));
+    }
+
+    #[test]
+    fn memory_that_is_held_is_found_in_both_versions() {
+        let one = "cache 900\nrss 30\nrss_huge 5\nshmem 4\nmapped_file 7\n";
+        let two = "anon 30\nfile 900\nkernel 9\nshmem 4\nanon_thp 0\n";
+        assert_eq!((held(one), held(two), held("")), (Some(34), Some(34), None));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! One instance: a child of the zygote.
 
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 use tokio::sync::watch;
@@ -10,6 +12,9 @@ use unlade_fn_model::isolation::{Instance, Local, Usage};
 
 use super::groups::Account;
 use super::usage;
+
+/// Memory above the limit that is tolerated: the kernel counts pages late.
+const SLACK_BYTES: u64 = 1 << 20;
 
 /// The owner of instances' slots: a template, which stays while it has an instance.
 pub trait SlotOwner {
@@ -25,7 +30,12 @@ pub struct Sandboxed {
     process: OwnedFd,
     account: Account,
     memory_bytes_max: u64,
+    /// True once it was killed for its memory.
+    exceeded: Cell<bool>,
     ended: watch::Receiver<Option<String>>,
+    /// The reading end of its output, until it is taken: without a reader, printing would fail.
+    output: RefCell<Option<OwnedFd>>,
+    freeze_after: Option<Duration>,
 }
 
 /// Waits until the reason of an instance's end is known.
@@ -45,18 +55,52 @@ impl Sandboxed {
         memory_bytes_max: u64,
         ended: watch::Receiver<Option<String>>,
     ) -> Sandboxed {
-        Sandboxed { owner, slot, pid, process, account, memory_bytes_max, ended }
+        let (output, exceeded, freeze_after) = (RefCell::default(), Cell::default(), None);
+        Sandboxed {
+            owner,
+            slot,
+            pid,
+            process,
+            account,
+            memory_bytes_max,
+            exceeded,
+            ended,
+            output,
+            freeze_after,
+        }
+    }
+
+    /// Adds the reading end of its output.
+    pub fn with_output(mut self, output: OwnedFd) -> Sandboxed {
+        *self.output.get_mut() = Some(output);
+        self
+    }
+
+    /// Sets the idle time after which it is to be frozen.
+    pub fn frozen_after(mut self, freeze_after: Option<Duration>) -> Sandboxed {
+        self.freeze_after = freeze_after;
+        self
     }
 
     async fn end(&self) -> String {
         let how = known(&mut self.ended.clone()).await;
-        match self.account.killed() {
-            0 => how,
-            _ => {
-                let limit_mib = self.memory_bytes_max >> 20;
-                format!("{how}: it met its memory limit of {limit_mib} MiB")
-            }
+        if !self.exceeded.get() && self.account.killed() == 0 {
+            return how;
         }
+        format!("{how}: it met its memory limit of {} MiB", self.memory_bytes_max >> 20)
+    }
+
+    /// Returns true if its processes have more memory than its limit. The kernel's limit has room
+    /// for `/tmp`, too.
+    fn exceeds_memory(&self) -> bool {
+        let is_more = |bytes: u64| bytes > self.memory_bytes_max + SLACK_BYTES;
+        if !self.account.memory_bytes().is_some_and(is_more) {
+            return false;
+        }
+        // Files may come and go meanwhile.
+        let before = self.scratch_used_bytes();
+        let Some(held) = self.account.held_bytes() else { return false };
+        is_more(held.saturating_sub(before.max(self.scratch_used_bytes())))
     }
 }
 
@@ -76,6 +120,55 @@ impl Instance for Sandboxed {
     fn kill(&self) {
         // This fails if the process has ended already.
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
+        // A frozen process would not end: the signal is there before it goes on.
+        let _ = self.account.thaw();
+    }
+
+    fn freeze_after(&self) -> Option<Duration> {
+        self.freeze_after
+    }
+
+    fn freeze(&self) -> io::Result<()> {
+        match self.account.freeze()? {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "there are no control groups that freeze; `unlade doctor` says what is there",
+            )),
+        }
+    }
+
+    fn thaw(&self) -> io::Result<()> {
+        self.account.thaw().map(|_| ())
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.account.is_frozen()
+    }
+
+    fn scratch_used_bytes(&self) -> u64 {
+        usage::scratch_bytes(self.pid)
+    }
+
+    fn limit_memory(&self) -> bool {
+        if self.exceeds_memory() {
+            self.exceeded.set(true);
+            self.kill();
+        }
+        self.exceeded.get()
+    }
+
+    fn memory_peak_bytes(&self) -> Option<u64> {
+        let peak = || self.account.memory_peak_bytes().or_else(|| usage::peak_bytes(self.pid));
+        match self.scratch_used_bytes() {
+            0 => peak(),
+            // The kernel's peak has the files, too.
+            used => self.account.held_bytes().map(|held| held.saturating_sub(used)).or_else(peak),
+        }
+    }
+
+    fn take_output(&self) -> Option<OwnedFd> {
+        self.output.take()
     }
 }
 

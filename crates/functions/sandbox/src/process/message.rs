@@ -25,6 +25,9 @@ pub enum ToSupervisor {
         /// The number of the instance.
         slot: u32,
     },
+    /// The zygote has closed its control socket, which means that it is ending: its namespace ends
+    /// with it, when no instance is frozen any more.
+    Ending,
 }
 
 /// A message from the supervisor to the gateway.

@@ -1,20 +1,21 @@
-//! The captured output of a template and its instances: logged line by line, and its end kept for
-//! errors. The pipe is always read, so that no writer blocks; excess lines are counted and not
-//! logged.
+//! The captured output of a template: logged line by line, and its end kept for errors. The pipe is
+//! always read, so that no writer blocks; excess lines are counted and not logged. An instance has a
+//! pipe of its own, which the gateway reads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::pipe::PipeFlags;
 use std::os::fd::OwnedFd;
-use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
 /// Longest line of the log.
 const LINE_BYTES_MAX: usize = 2048;
 /// Most lines of a template in a [`PERIOD`].
-const LINES_MAX: u32 = 200;
+const LINES_MAX: u32 = 2000;
 const PERIOD: Duration = Duration::from_secs(1);
+/// Bytes of a pipe, as Linux makes it.
+const PIPE_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of the end that are kept for errors.
 const TAIL_BYTES_MAX: usize = 4096;
 
@@ -47,18 +48,70 @@ pub fn pipe() -> std::io::Result<(Receiver, OwnedFd)> {
     Ok((Receiver::from_owned_fd(reader)?, writer))
 }
 
-/// Reads until every writer has closed the pipe.
-pub async fn read(mut pipe: Receiver, function: String, tail: Tail) {
-    let mut buffer = vec![0; 16 * 1024];
-    let mut lines = Lines::new(Instant::now());
-    while let Ok(count) = pipe.read(&mut buffer).await {
-        if count == 0 {
-            break;
-        }
-        tail.add(&buffer[..count]);
-        lines.add(&buffer[..count], Instant::now(), &mut |line| say(&function, line));
+/// Creates a pipe for the output of an instance: the reading end, which does not block, and the
+/// writing end.
+///
+/// # Errors
+/// The system call failed.
+pub fn pair() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((reader, writer))
+}
+
+/// The end of what is in a pipe of [`pair`] now.
+pub fn now(reader: &OwnedFd) -> String {
+    let mut bytes = vec![0; PIPE_BYTES_MAX];
+    let count = rustix::io::read(reader, &mut bytes).unwrap_or(0);
+    let from = count.saturating_sub(TAIL_BYTES_MAX);
+    String::from_utf8_lossy(bytes.get(from..count).unwrap_or_default()).trim().to_owned()
+}
+
+/// The output of a template.
+pub struct Output {
+    pipe: Receiver,
+    function: String,
+    tail: Tail,
+    lines: Mutex<Lines>,
+}
+
+impl Output {
+    /// The output that comes from this pipe.
+    pub fn new(pipe: Receiver, function: String, tail: Tail) -> Arc<Output> {
+        Arc::new(Output { pipe, function, tail, lines: Lines::new(Instant::now()).into() })
     }
-    lines.end(&mut |line| say(&function, line));
+
+    /// Reads until every writer has closed the pipe.
+    pub async fn run(self: Arc<Output>) {
+        while self.pipe.readable().await.is_ok() && self.drain() {
+            tokio::task::yield_now().await;
+        }
+        self.lines().end(&mut |line| say(&self.function, line));
+    }
+
+    /// Reads what is in the pipe now; false if every writer has closed it.
+    pub fn drain(&self) -> bool {
+        let mut buffer = [0; 16 * 1024];
+        let mut taken = 0;
+        while taken < PIPE_BYTES_MAX {
+            match self.pipe.try_read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(count) => {
+                    let bytes = buffer.get(..count).unwrap_or_default();
+                    self.tail.add(bytes);
+                    let say = &mut |line: &str| say(&self.function, line);
+                    self.lines().add(bytes, Instant::now(), say);
+                    taken += count;
+                }
+                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
+
+    fn lines(&self) -> std::sync::MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 fn say(function: &str, line: &str) {
@@ -112,8 +165,9 @@ impl Lines {
 
     /// Logs the number of dropped lines.
     fn count(&mut self, say: &mut dyn FnMut(&str)) {
-        if std::mem::take(&mut self.dropped) > 0 {
-            say("(lines were left out: there were too many)");
+        let dropped = std::mem::take(&mut self.dropped);
+        if dropped > 0 {
+            say(&format!("({dropped} lines were dropped: more than {LINES_MAX} in a second)"));
         }
     }
 
@@ -153,7 +207,7 @@ mod tests {
         let many = b"y\n".repeat(LINES_MAX as usize + 5);
         let out = said(&[&many]);
         assert_eq!(out.len(), LINES_MAX as usize + 1);
-        assert!(out.last().unwrap().contains("left out"));
+        assert!(out.last().unwrap().starts_with("(5 lines were dropped"), "{:?}", out.last());
     }
 
     #[test]

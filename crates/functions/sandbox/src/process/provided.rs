@@ -1,11 +1,14 @@
-//! Instances of functions with a runtime of their own: each has a whole sandbox.
+//! Instances of functions with a runtime of their own, and of those in Node.js: each has a whole
+//! sandbox.
 //!
 //! A fork would share nothing but a small program, and its instances would share one network
 //! namespace: `bootstrap` listens on, and connects to, ports of the loopback.
 
 use std::future::pending;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use unlade_fn_model::isolation::{
     Image, Instance, IsolationError, Local, Origin, Started, Template, Usage,
@@ -93,5 +96,37 @@ impl Instance for Alone {
 
     fn kill(&self) {
         self.instance.kill();
+    }
+
+    fn freeze_after(&self) -> Option<Duration> {
+        self.instance.freeze_after()
+    }
+
+    fn freeze(&self) -> io::Result<()> {
+        self.instance.freeze()
+    }
+
+    fn thaw(&self) -> io::Result<()> {
+        self.instance.thaw()
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.instance.is_frozen()
+    }
+
+    fn scratch_used_bytes(&self) -> u64 {
+        self.instance.scratch_used_bytes()
+    }
+
+    fn limit_memory(&self) -> bool {
+        self.instance.limit_memory()
+    }
+
+    fn memory_peak_bytes(&self) -> Option<u64> {
+        self.instance.memory_peak_bytes()
+    }
+
+    fn take_output(&self) -> Option<OwnedFd> {
+        self.instance.take_output()
     }
 }

@@ -238,6 +238,11 @@ impl Slots {
         let _ = self.outbox.send(ToSupervisor::Remove { slot });
     }
 
+    /// Tells the supervisor that the zygote has closed its socket.
+    pub fn ending(&mut self) {
+        let _ = self.outbox.send(ToSupervisor::Ending);
+    }
+
     fn made(&mut self, mut made: Made) {
         self.making = self.making.saturating_sub(1);
         while let Some(waiting) = self.waiting.pop_front() {
@@ -383,7 +388,10 @@ async fn hear(
                     },
                 },
                 // The supervisor reports the status.
-                Ok(None) | Err(_) => control_is_open = false,
+                Ok(None) | Err(_) => {
+                    control_is_open = false;
+                    state.slots().ending();
+                }
             },
         }
     }

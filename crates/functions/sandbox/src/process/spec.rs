@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use unlade_fn_model::isolation::{Image, IsolationError, Mode};
+use unlade_fn_model::isolation::{Image, IsolationError, Mode, Runtime};
 
 use super::config::{IDS_END, IDS_OF_TEMPLATE, Launcher, ProcessConfig};
 use super::error::system;
 use super::groups::{self, Hierarchy, Limits};
 use super::interpreter::Interpreter;
+use super::node;
 
 /// The directory of the function's code.
 pub const TASK: &str = "/var/task";
@@ -78,6 +79,10 @@ pub struct Spec {
     pub arguments: Vec<String>,
     /// The complete environment.
     pub environment: BTreeMap<String, String>,
+    /// Variables of an instance that the program does not have. They are in each request for an
+    /// instance, so the supervisor does not get them.
+    #[serde(skip)]
+    pub instance_environment: BTreeMap<String, String>,
 }
 
 /// Creates the specification of the template with this number.
@@ -114,8 +119,17 @@ pub fn provided(
     config: &ProcessConfig,
     number: u32,
 ) -> Result<Spec, IsolationError> {
-    executable(image)?;
-    let (mut binds, links) = files(image, &[])?;
+    let (mut binds, mut links) = files(image, &[])?;
+    match image.runtime {
+        Runtime::Node => {
+            let package = Path::new(GUEST).join(node::PACKAGE);
+            links.push((PathBuf::from(node::MODULES), package.join("node_modules")));
+            binds.extend(directory(&image.guest.join(node::PACKAGE), &package)?);
+            let source = node::program(image)?;
+            binds.push(Bind { source, target: PathBuf::from(node::PROGRAM) });
+        }
+        _ => executable(image)?,
+    }
     let program = std::fs::canonicalize(&launcher.program);
     let source = program.map_err(|e| system(launcher.program.display().to_string(), e))?;
     binds.push(Bind { source, target: PathBuf::from(INIT) });
@@ -125,7 +139,13 @@ pub fn provided(
         control_is_stdin: true,
         program: PathBuf::from(INIT),
         arguments: launcher.init.clone(),
-        environment: environment_provided(image),
+        // Nothing of the function is in the environment of init: LD_PRELOAD and others would bring
+        // code of the package into a process that is outside the instance's control groups.
+        environment: BTreeMap::new(),
+        instance_environment: match image.runtime {
+            Runtime::Node => node::environment(image, GUEST, environment_provided(image)),
+            _ => environment_provided(image),
+        },
         ..spec
     })
 }
@@ -165,6 +185,7 @@ fn common(image: &Image, (binds, links): Files, config: &ProcessConfig, number: 
         program: PathBuf::new(),
         arguments: Vec::new(),
         environment: BTreeMap::new(),
+        instance_environment: BTreeMap::new(),
     }
 }
 
@@ -313,6 +334,7 @@ mod tests {
             guest: directory.join("guest"),
             runtime: Runtime::Python,
             python: "/usr/bin/python3".into(),
+            node: "/usr/bin/node".into(),
             packages: Vec::new(),
             environment: [("HOME", "/x"), ("PYTHONPATH", "/y")]
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -365,6 +387,52 @@ mod tests {
         let last = of(&image, &python(), &config, u32::MAX).unwrap();
         assert!(last.ids_first >= config.ids_first);
         assert!(last.ids_first + IDS_OF_TEMPLATE <= IDS_END);
+    }
+
+    #[test]
+    fn nothing_of_a_function_is_in_the_environment_of_init() {
+        let directory = tempfile::tempdir().unwrap();
+        opened(directory.path());
+        let mut image = image(directory.path());
+        image.environment.insert("LD_PRELOAD".to_owned(), "/var/task/x.so".to_owned());
+        let bootstrap = image.code.join(BOOTSTRAP);
+        std::fs::write(&bootstrap, "#!/bin/sh\n").unwrap();
+        opened(&bootstrap);
+        let program = std::env::current_exe().unwrap();
+        let launcher = Launcher { program, arguments: Vec::new(), init: vec!["init".to_owned()] };
+        let spec = provided(&image, &launcher, &ProcessConfig::default(), 0).unwrap();
+        assert!(spec.environment.is_empty(), "{:?}", spec.environment);
+        let of_instance = &spec.instance_environment;
+        assert_eq!(of_instance["LD_PRELOAD"], "/var/task/x.so");
+        assert!(of_instance["LD_LIBRARY_PATH"].contains("/var/task"));
+        // The packet for the supervisor has none of it.
+        assert!(!serde_json::to_string(&spec).unwrap().contains("LD_PRELOAD"));
+    }
+
+    #[test]
+    fn node_has_its_package_and_its_program() {
+        let directory = tempfile::tempdir().unwrap();
+        opened(directory.path());
+        let package = directory.path().join("guest/unlade_node");
+        std::fs::create_dir_all(&package).unwrap();
+        let launcher = Launcher {
+            program: "/bin/sh".into(),
+            arguments: Vec::new(),
+            init: vec!["fn".to_owned(), "init".to_owned()],
+        };
+        let image =
+            Image { runtime: Runtime::Node, node: "/bin/sh".into(), ..image(directory.path()) };
+        let config = ProcessConfig::default();
+        let spec = provided(&image, &launcher, &config, 0).unwrap();
+        let targets: Vec<_> = spec.binds.iter().map(|bind| bind.target.to_str().unwrap()).collect();
+        assert!(targets.contains(&"/opt/unlade/unlade_node") && targets.contains(&node::PROGRAM));
+        assert!(spec.links.iter().any(|(path, _)| path == Path::new("/node_modules")));
+        assert!(spec.instance_environment["UNLADE_BOOTSTRAP"].contains("bootstrap.js"));
+        assert!(spec.loopback && spec.control_is_stdin);
+        // Without Node.js it is said what to do.
+        let absent = Image { node: directory.path().join("node"), ..image };
+        let error = provided(&absent, &launcher, &config, 0).unwrap_err().to_string();
+        assert!(error.contains("node = ") && error.contains("apt-get install"), "{error}");
     }
 
     #[test]

@@ -25,6 +25,8 @@ use super::{packet, root};
 pub const CONFINED: &str = "--confined";
 /// Interval of attempts to remove a group that was not empty.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+/// Number of such intervals after which a zygote that has closed its socket is killed.
+const ENDING_MAX: u32 = 500;
 /// Number of instances by which the limits of the zygote's group are raised.
 const ADMITTED_STEP: u32 = 32;
 
@@ -53,6 +55,8 @@ struct Supervisor {
     admitted: u32,
     /// Instances that are removed once they are empty.
     leaving: Vec<u32>,
+    /// Intervals until the zygote is killed, once it is ending.
+    ending: Option<u32>,
 }
 
 /// The zygote's process; dropping it kills it and all processes of its namespace.
@@ -60,6 +64,21 @@ struct Zygote {
     child: Child,
     ended: OwnedFd,
     socket: OwnedFd,
+}
+
+impl Zygote {
+    /// Kills it and all processes of its namespace, frozen ones included.
+    fn end(mut self, groups: &Groups) {
+        let _ = self.child.kill();
+        // An instance that was frozen meanwhile has the signal, and goes on to end.
+        loop {
+            groups.thaw_all();
+            match poll(&mut [PollFd::new(&self.ended, PollFlags::IN)], Some(&AGAIN)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                _ => return,
+            }
+        }
+    }
 }
 
 impl Drop for Zygote {
@@ -83,7 +102,8 @@ impl Supervisor {
         match launched(spec, &groups, &control) {
             Ok(zygote) => {
                 let spec = spec.clone();
-                Ok(Supervisor { spec, groups, zygote, admitted: 0, leaving: Vec::new() })
+                let (admitted, leaving, ending) = (0, Vec::new(), None);
+                Ok(Supervisor { spec, groups, zygote, admitted, leaving, ending })
             }
             Err(error) => {
                 groups.clear();
@@ -116,7 +136,7 @@ impl Supervisor {
         let how = self.hear(gateway);
         // Runs for every end, also if the gateway ended within a message.
         let Supervisor { groups, zygote, .. } = self;
-        drop(zygote);
+        zygote.end(&groups);
         groups.clear();
         if let Some(how) = how? {
             // The gateway may have ended.
@@ -129,7 +149,8 @@ impl Supervisor {
     /// zygote's status.
     fn hear(&mut self, gateway: &OwnedFd) -> Result<Option<String>> {
         loop {
-            let wait = (!self.leaving.is_empty()).then_some(&AGAIN);
+            let is_waiting = !self.leaving.is_empty() || self.ending.is_some();
+            let wait = is_waiting.then_some(&AGAIN);
             let mut polled = [
                 PollFd::new(gateway, PollFlags::IN),
                 PollFd::new(&self.zygote.ended, PollFlags::IN),
@@ -143,6 +164,7 @@ impl Supervisor {
                 return Ok(Some(words(self.zygote.child.wait()?)));
             }
             self.remove(gateway);
+            self.hasten();
             if said {
                 match packet::receive::<ToSupervisor>(gateway) {
                     Ok(Some((message, _))) => self.obey(message, gateway)?,
@@ -175,8 +197,19 @@ impl Supervisor {
                 self.leaving.push(slot);
                 self.remove(gateway);
             }
+            ToSupervisor::Ending => self.ending = Some(ENDING_MAX),
         }
         Ok(())
+    }
+
+    /// Lets the instances of an ending zygote go on, and kills it if it does not end by itself.
+    fn hasten(&mut self) {
+        let Some(left) = &mut self.ending else { return };
+        self.groups.thaw_all();
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            let _ = self.zygote.child.kill();
+        }
     }
 
     fn make(&mut self, slot: u32) -> Result<Vec<OwnedFd>> {

@@ -43,7 +43,10 @@ pub struct ZygoteHandle {
     hierarchies: Vec<Hierarchy>,
     group: String,
     ids_first: u32,
+    freeze_after: Option<Duration>,
     preload: Preload,
+    /// Variables of each instance, beyond those of the zygote.
+    environment: BTreeMap<String, String>,
     unpreloaded: OnceLock<Unpreloaded>,
     start_timeout: Duration,
     control: Arc<UnixStream>,
@@ -60,7 +63,7 @@ pub struct Zygote(Arc<ZygoteHandle>);
 #[derive(Serialize)]
 struct Fork<'a> {
     fork: &'a str,
-    environment: BTreeMap<String, String>,
+    environment: &'a BTreeMap<String, String>,
     /// Number of attached descriptors that are files of groups.
     groups: usize,
     root: PathBuf,
@@ -117,7 +120,8 @@ impl Zygote {
             tracing::warn!(function = image.function, "no control group limits its memory");
         }
         let tail = Tail::default();
-        let reading = tokio::spawn(output::read(printed, image.function.clone(), tail.clone()));
+        let output = output::Output::new(printed, image.function.clone(), tail.clone());
+        let reading = tokio::spawn(output.clone().run());
         let control = Arc::new(watched(control)?);
         let (outbox, inbox) = mpsc::unbounded_channel();
         let state = Arc::new(ZygoteState::new(Slots::new(config.spares, outbox)));
@@ -139,7 +143,9 @@ impl Zygote {
             hierarchies: spec.hierarchies,
             group: spec.group,
             ids_first: spec.ids_first,
+            freeze_after: config.freeze_after(),
             preload: image.preload.clone(),
+            environment: spec.instance_environment,
             unpreloaded: OnceLock::new(),
             start_timeout: config.start_timeout,
             control,
@@ -148,6 +154,8 @@ impl Zygote {
             _stop: stop,
         };
         held.until_ready(is_ready).await?;
+        // The output of the import is in the pipe.
+        output.drain();
         Ok(Zygote(Arc::new(held)))
     }
 }
@@ -229,9 +237,10 @@ impl ZygoteHandle {
         let pending = Pending { held: self.clone(), slot: Some(spare.slot), name };
         let (own, guests) = pair(SocketType::STREAM)?;
         set_socket_passcred(&own, true).map_err(|source| system("a channel", source))?;
-        let forked = self.fork(name, &spare, guests).await?;
+        let (output, print) = output::pair().map_err(|error| system("a pipe", error))?;
+        let forked = self.fork(name, &spare, guests, print).await?;
         let channel = watched(own)?;
-        let (pid, ended) = self.greeted(&channel, &spare, forked).await?;
+        let (pid, ended) = self.greeted(&channel, &spare, forked, &output).await?;
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())
             .map_err(|source| system("opening the instance's process", source))?;
         let channel = channel.into_std().map_err(|source| system("a channel", source))?;
@@ -241,7 +250,9 @@ impl ZygoteHandle {
         let account = self.account(&groups::of_instance(slot));
         let memory_bytes_max = self.limits.memory_bytes;
         let owner = self.clone();
-        let instance = Sandboxed::new(owner, slot, pid, process, account, memory_bytes_max, ended);
+        let instance = Sandboxed::new(owner, slot, pid, process, account, memory_bytes_max, ended)
+            .with_output(output)
+            .frozen_after(self.freeze_after);
         Ok(Started { channel, region: None, origin: self.origin(), instance: Rc::new(instance) })
     }
 
@@ -252,12 +263,14 @@ impl ZygoteHandle {
         made.await.unwrap_or_else(|_| Err("its supervisor was lost".to_owned())).map_err(unmade)
     }
 
-    /// Requests a fork; the child alone has the guest's end of the channel.
+    /// Requests a fork; the child alone has the guest's end of the channel, and prints to a pipe of
+    /// its own.
     async fn fork(
         &self,
         name: &str,
         spare: &Spare,
         channel: OwnedFd,
+        print: OwnedFd,
     ) -> Result<Forked, IsolationError> {
         let failed = |source: io::Error| system(format!("forking {name}"), source);
         let Some(answer) = self.state.fork(name) else {
@@ -266,19 +279,19 @@ impl ZygoteHandle {
         };
         let request = Fork {
             fork: name,
-            environment: BTreeMap::new(),
+            environment: &self.environment,
             groups: spare.groups.len(),
             root: root::of_instance(spare.slot),
             user: 1 + spare.slot,
             processes: self.limits.processes,
         };
-        let mut beside = vec![channel.as_fd()];
+        let mut beside = vec![channel.as_fd(), print.as_fd(), print.as_fd()];
         beside.extend(spare.groups.iter().map(AsFd::as_fd));
         self.control
             .async_io(Interest::WRITABLE, || Ok(packet::send(&*self.control, &request, &beside)?))
             .await
             .map_err(failed)?;
-        drop(channel);
+        drop((channel, print));
         let answer = answer.await.unwrap_or_else(|_| Err("the zygote was lost".to_owned()));
         answer.map_err(|why| failed(io::Error::other(why)))
     }
@@ -290,17 +303,19 @@ impl ZygoteHandle {
         channel: &UnixStream,
         spare: &Spare,
         forked: Forked,
+        output: &OwnedFd,
     ) -> Result<(Pid, watch::Receiver<Option<String>>), IsolationError> {
         let Forked { pid: inner, mut ended } = forked;
+        let printed = || format!("{}\n{}", self.tail.text(), output::now(output)).trim().to_owned();
         let sender = tokio::select! {
             sender = channel.async_io(Interest::READABLE, || Ok(serve::sender(channel)?)) =>
                 sender.map_err(|source| system("the instance's greeting", source))?,
             how = instance::known(&mut ended) => {
-                return Err(self.function(format!("before it greeted, {how}. {}", self.tail.text())));
+                return Err(self.function(format!("before it greeted, {how}. {}", printed())));
             }
         };
         let Some(sender) = sender else {
-            return Err(self.function(format!("it did not greet. {}", self.tail.text())));
+            return Err(self.function(format!("it did not greet. {}", printed())));
         };
         let user = self.ids_first + 1 + spare.slot;
         if sender.uid.as_raw() != user || serve::inner(sender.pid) != Some(inner) {
@@ -374,5 +389,9 @@ impl Template for Zygote {
 
     fn ended(&self) -> Local<'_, String> {
         Box::pin(async { self.0.end().await.why })
+    }
+
+    fn printed(&self) -> String {
+        self.0.tail.text()
     }
 }

@@ -30,6 +30,19 @@ pub fn of(pids: &[Pid], cpu: Option<Duration>) -> io::Result<Usage> {
     Ok(sum)
 }
 
+/// Most memory that a process has had, in bytes; `None` if it has ended.
+pub fn peak_bytes(pid: Pid) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+    Some(kibibytes(&text, &["VmHWM:"]))
+}
+
+/// Bytes in the `/tmp` of a process; 0 if it has ended.
+pub fn scratch_bytes(pid: Pid) -> u64 {
+    let path = format!("/proc/{}/root/tmp", pid.as_raw_nonzero());
+    rustix::fs::statvfs(path)
+        .map_or(0, |found| found.f_blocks.saturating_sub(found.f_bfree) * found.f_frsize)
+}
+
 fn kibibytes(text: &str, names: &[&str]) -> u64 {
     let value = |line: &str| {
         let mut words = line.split_whitespace();
@@ -75,5 +88,8 @@ mod tests {
         let own = of(&[rustix::process::getpid()], None).unwrap();
         assert!(own.pss_bytes > own.private_bytes / 2 && own.private_bytes > 0);
         assert!(of(&[Pid::from_raw(i32::MAX).unwrap()], None).is_err());
+        assert!(peak_bytes(rustix::process::getpid()) >= Some(own.private_bytes));
+        assert_eq!(peak_bytes(Pid::from_raw(i32::MAX).unwrap()), None);
+        assert_eq!(scratch_bytes(Pid::from_raw(i32::MAX).unwrap()), 0);
     }
 }

@@ -15,7 +15,7 @@ use unlade_fn_model::isolation::{
     Image, Instance, Isolation, IsolationError, Mode, Origin, Preload, Runtime, Started, Template,
 };
 use unlade_fn_sandbox::process::{Launcher, Process, ProcessConfig};
-use unlade_guest_protocol::{Deframer, Frame, InvokeHead, Layout};
+use unlade_guest_protocol::{CallContext, Deframer, Frame, InvokeHead, Layout};
 
 /// Runs the code in the event, and returns its `result`.
 const APP: &str = "\
@@ -26,6 +26,9 @@ def handler(event, context):
     exec(event['code'], scope)
     return scope.get('result')
 ";
+
+/// The directories of control groups that instances may be in.
+pub const CONTROLLERS: [&str; 6] = ["memory", "cpu", "cpuacct", "pids", "freezer", "unified"];
 
 /// The test environment; removed with everything in it.
 pub struct Bed {
@@ -73,6 +76,7 @@ pub fn bed_with(change: impl FnOnce(&mut ProcessConfig)) -> Option<Bed> {
         guest: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../guest/python"),
         runtime: Runtime::Python,
         python: "python3".into(),
+        node: "/usr/bin/node".into(),
         packages: Vec::new(),
         environment: [("GIVEN".to_owned(), "yes".to_owned())].into(),
         memory_bytes: 128 << 20,
@@ -145,7 +149,7 @@ impl Bed {
     fn left(&self) -> Vec<String> {
         let mut left: Vec<String> =
             descendants().iter().map(|pid| format!("process {pid}: {}", command(*pid))).collect();
-        for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
+        for controller in CONTROLLERS {
             left.extend(self.groups(controller).iter().map(|group| format!("{group:?}")));
         }
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
@@ -248,6 +252,7 @@ impl Guest {
             memory_mib: 128,
             event_bytes: event.len() as u32,
             event_slot: None,
+            context: CallContext::default(),
         };
         self.send(&Frame::Invoke(head, event.into_bytes()), None);
     }

@@ -109,7 +109,7 @@ async fn a_zygote_that_starts_again_has_no_more_rights_and_ends_as_ever() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     assert!(descendants().is_empty(), "the zygote ends with its supervisor");
-    for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
+    for controller in crate::bed::CONTROLLERS {
         for group in bed.groups(controller) {
             crate::removed(&group).await;
         }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
-use bed::{Guest, bed, bed_with, code, descendants, guest};
+use bed::{CONTROLLERS, Guest, bed, bed_with, code, descendants, guest};
 use serde_json::{Value, json};
 use unlade_fn_model::isolation::{IsolationError, Mode, Origin, Preload, Template};
 
@@ -55,6 +55,66 @@ async fn an_instance_greets_and_answers() {
     assert_eq!(one.instance.ended().await, "a signal ended it");
     assert_eq!(one.instance.ended().await, "a signal ended it", "it can be asked again");
     drop((one, template));
+    bed.nothing_is_left().await;
+}
+
+/// Waits until an instance that is to be frozen is frozen; false if this machine cannot do that.
+async fn is_frozen(guest: &Guest) -> bool {
+    if let Err(error) = guest.instance.freeze() {
+        println!("skipped: {error}");
+        return false;
+    }
+    for _ in 0..15_000 {
+        if guest.instance.is_frozen() {
+            return true;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    panic!("it is not frozen");
+}
+
+#[tokio::test]
+async fn a_frozen_instance_goes_on_when_it_is_thawed_and_ends_when_it_is_killed() {
+    let Some(bed) = bed() else { return };
+    let template = bed.template().await;
+    let mut one = guest(&template, "one").await;
+    let two = guest(&template, "two").await;
+    if !is_frozen(&one).await || !is_frozen(&two).await {
+        return;
+    }
+    one.ask("result = 1");
+    assert!(one.instance.is_frozen(), "an event does not wake it");
+    one.instance.thaw().unwrap();
+    assert_eq!(one.answer(), 1);
+    assert!(!one.instance.is_frozen());
+    assert!(is_frozen(&one).await);
+    one.instance.kill();
+    assert_eq!(one.instance.ended().await, "a signal ended it");
+    // The last frozen one ends with its template.
+    drop((one, two, template));
+    bed.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn an_instance_prints_to_a_pipe_of_its_own() {
+    let Some(bed) = bed() else { return };
+    let template = bed.template().await;
+    let (mut one, mut two) = (guest(&template, "one").await, guest(&template, "two").await);
+    one.run(
+        "import os, sys; print('first'); sys.stderr.write('second\\n'); os.write(1, b'third\\n')",
+    );
+    two.run("print('other')");
+    let printed = |guest: &Guest| {
+        let mut text = [0; 4096];
+        let count = rustix::io::read(guest.instance.take_output().unwrap(), &mut text).unwrap();
+        String::from_utf8_lossy(&text[..count]).into_owned()
+    };
+    let mut lines: Vec<String> = printed(&one).lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["first", "second", "third"]);
+    assert_eq!(printed(&two), "other\n");
+    assert!(two.instance.take_output().is_none(), "it was taken");
+    drop((one, two, template));
     bed.nothing_is_left().await;
 }
 
@@ -324,6 +384,39 @@ async fn scratch_space_is_limited() {
 }
 
 #[tokio::test]
+async fn a_full_tmp_is_apart_from_memory_which_is_limited() {
+    let Some(mut bed) = bed() else { return };
+    (bed.image.memory_bytes, bed.image.scratch_bytes) = (48 << 20, 96 << 20);
+    let template = bed.template().await;
+    if !bed.limits_memory() {
+        return;
+    }
+    let mut one = guest(&template, "one").await;
+    assert_eq!(one.instance.scratch_used_bytes(), 0);
+    let fill = "\
+import os
+file, count = os.open('/tmp/full', os.O_WRONLY | os.O_CREAT), 0
+try:
+    while True:
+        count += os.write(file, bytes(1 << 16))
+except OSError as error:
+    result = [count, error.errno]
+os.close(file)
+";
+    assert_eq!(one.run(fill), json!([96 << 20, ENOSPC]), "more than its memory");
+    assert!(!one.instance.limit_memory(), "its files are no memory of it");
+    assert_eq!(one.instance.scratch_used_bytes(), 96 << 20);
+    assert!(one.instance.memory_peak_bytes().unwrap() < 48 << 20);
+    let hold = "import builtins, os\nos.unlink('/tmp/full')\nbuiltins.held = b'x' * (80 << 20)\n";
+    one.run(&format!("{hold}result = 1"));
+    assert!(one.instance.limit_memory(), "the room for files is no room for memory");
+    let how = one.instance.ended().await;
+    assert_eq!(how, "a signal ended it: it met its memory limit of 48 MiB");
+    drop((one, template));
+    bed.nothing_is_left().await;
+}
+
+#[tokio::test]
 async fn processes_are_limited_and_leave_nothing() {
     let Some(bed) = bed_with(|config| config.processes_max = 24) else { return };
     let template = bed.template().await;
@@ -405,7 +498,7 @@ async fn the_death_of_a_keeper_ends_everything() {
     }
     assert!(descendants().is_empty());
     // No process was left to remove these; a backend sweeps the groups of ended processes.
-    for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
+    for controller in CONTROLLERS {
         for group in bed.groups(controller) {
             removed(&group).await;
         }

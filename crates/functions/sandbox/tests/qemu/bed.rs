@@ -13,6 +13,7 @@ use tokio::net::{UnixListener, UnixStream};
 use unlade_fn_model::isolation::{Image, Isolation, Mode, Preload, Runtime};
 use unlade_fn_sandbox::qemu::{Qemu, QemuConfig};
 use unlade_fn_worker::config::{InstanceConfig, StoreConfig, TenantConfig, WorkerConfig};
+use unlade_guest_protocol::CallContext;
 use unlade_guest_protocol::control::{ControlHead, Message, WriteMode};
 use unlade_runtime::descriptors::send_with;
 
@@ -54,6 +55,7 @@ pub fn image(dir: &Path, function: &str, source: &str) -> Image {
         guest: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../guest/python"),
         runtime: Runtime::Python,
         python: PathBuf::from("/usr/bin/python3"),
+        node: "/usr/bin/node".into(),
         packages: Vec::new(),
         environment: BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]),
         memory_bytes: 128 << 20,
@@ -158,6 +160,7 @@ impl Bed {
             deadline_ms: u64::MAX >> 12,
             memory_mib: 128,
             writes: WriteMode::DurableReply,
+            context: CallContext::default(),
         };
         self.say(Message { said, bytes: event.to_string().into_bytes() }).await;
         invocation

@@ -112,7 +112,7 @@ pub async fn exchange(
 /// The request is refused, or the service cannot be reached.
 pub async fn act(caller: &Caller, head: &RequestHead, body: &Rc<Body>) -> Result<Answer, Failed> {
     let window = caller.tenant.limits.window_slots;
-    match exchange(&caller.tenant, &caller.policy, head, body).await {
+    match exchange(&caller.tenant, &caller.policy(), head, body).await {
         Ok(Exchanged::Answered(Incoming { head: found, body })) => {
             let answer = AnswerHead { http_status: found.status, headers: joined(found.headers) };
             let end = if found.status < 300 { CallEnd::Done } else { CallEnd::Service };

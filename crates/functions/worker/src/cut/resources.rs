@@ -105,7 +105,8 @@ impl Naming<'_> {
 
     fn named(&self, account: Option<&str>, name: String) -> Resource {
         let (service, region) = (self.service.to_owned(), self.region.to_owned());
-        Resource::Named { service, region, account: account.map(str::to_owned), name }
+        let account = account.map(str::to_owned);
+        Resource::Named { service, region, account, name, by_arn: false }
     }
 
     /// A resource by its name, or by its ARN of this service; `None` if it is neither.
@@ -124,6 +125,7 @@ impl Naming<'_> {
             region: region.to_owned(),
             account: (!account.is_empty()).then(|| account.to_owned()),
             name: name.to_owned(),
+            by_arn: true,
         })
     }
 }
@@ -364,7 +366,11 @@ fn logs(naming: &Naming<'_>, operation: &str, body: &Kept) -> Found {
             | "PutLogEvents"
             | "PutRetentionPolicy"
     );
-    let group = |text: &str| naming.by_name(text, |name| format!("log-group:{name}"));
+    // The ARN of a group ends with its name, or with `:*` behind it.
+    let group = |text: &str| {
+        let bare = text.strip_suffix(":*").filter(|_| text.starts_with("arn:")).unwrap_or(text);
+        naming.by_name(bare, |name| format!("log-group:{name}"))
+    };
     let names = ["logGroupName", "logGroupIdentifier"].iter().filter_map(|name| body.get(name));
     let all = names.map(|name| Some(naming.ask(operation, group(name.text()?)?)));
     if is_listed { all.collect() } else { None }
@@ -532,6 +538,12 @@ mod tests {
                 "PutLogEvents",
                 r#"{"logGroupName":"/aws/lambda/f","logStreamName":"s"}"#,
                 "logs:PutLogEvents log-group:/aws/lambda/f",
+            ),
+            (
+                "logs",
+                "FilterLogEvents",
+                r#"{"logGroupIdentifier":"arn:aws:logs:eu-west-1:7:log-group:/a/f:*"}"#,
+                "logs:FilterLogEvents log-group:/a/f 7",
             ),
         ] {
             assert_eq!(json(service, operation, body), [due], "{body}");

@@ -254,6 +254,7 @@ mod tests {
             of_request(&request).map(|service| service.name).ok()
         };
         assert_eq!(signed("monitoring", None, "/"), Some("cloudwatch"));
+        assert_eq!(table()["resourcegroupstaggingapi"].action, "tag", "as IAM's actions");
         assert_eq!(signed("sqs", Some("AmazonSQS.SendMessage"), "/"), Some("sqs"));
         let streams = Some("DynamoDBStreams_20120810.GetRecords");
         assert_eq!(signed("dynamodb", streams, "/"), Some("dynamodbstreams"));

@@ -18,9 +18,9 @@ fn greetings_are_part_of_a_tenants_turn() {
             Frame::Hello { nonce }.encode(&mut bytes).unwrap();
         }
         guest.write_all(&bytes).unwrap();
-        let policy = Rc::new(Policy::from_value(&serde_json::json!({"statements": []})).unwrap());
         let (gateway, mut said) = Gateway::new();
-        let session = Session::new(tenant, policy, gateway, 1, channel.into(), None).unwrap();
+        let session =
+            Session::new(tenant, Rc::default(), gateway, 1, channel.into(), None).unwrap();
         let (_orders, obeyed) = mpsc::unbounded_channel();
         tokio::task::spawn_local(session.run(obeyed));
         for _ in 0..UNITS_TURN / i64::from(HELLO_UNITS) {

@@ -16,10 +16,7 @@ use super::body::Body;
 use super::connection::{Connection, Stream, broken, put};
 use super::pool::Pool;
 use super::sign::{Payload, Signer};
-use super::transport::{
-    Form, Incoming, Into, Local, Outgoing, Reader, Transport, TransportError, Version,
-};
-use super::v2;
+use super::transport::{Form, Incoming, Into, Local, Outgoing, Reader, Transport, TransportError};
 
 /// Limits of a response head.
 const LIMITS: HeadLimits =
@@ -333,12 +330,7 @@ impl Transport for HttpStore {
         Box::pin(self.send_as_it_comes(request, body))
     }
 
-    fn presign(
-        &self,
-        request: &Request,
-        expires: Duration,
-        version: Option<Version>,
-    ) -> Result<String, TransportError> {
+    fn presign(&self, request: &Request, expires: Duration) -> Result<String, TransportError> {
         let (bucket, region) = (request.bucket.as_deref(), request.region.as_deref());
         let place = self.place(bucket, region, |bucket| request.path(bucket));
         let query = request.query_text();
@@ -350,15 +342,7 @@ impl Transport for HttpStore {
         let headers = request.headers.iter().filter(|(name, _)| name != "x-amz-checksum-mode");
         let headers: Vec<_> = headers.cloned().collect();
         let (now, region) = (SystemTime::now(), self.region(request));
-        let fields = match version.unwrap_or_else(|| v2::usual(region)) {
-            Version::Four => signer.query(method, &url, &headers, expires, region, now)?,
-            Version::Two => {
-                let asked =
-                    v2::SignableRequest { method, path: request.path(true), query: &request.query };
-                v2::query(signer.keys(), &asked, &headers, now + expires)
-            }
-        };
-        for (key, value) in fields {
+        for (key, value) in signer.query(method, &url, &headers, expires, region, now)? {
             url.push(if url.contains('?') { '&' } else { '?' });
             url.push_str(&format!("{key}={}", percent(&value, b"")));
         }
@@ -376,12 +360,7 @@ impl Transport for HttpStore {
         let url = format!("{}://{}{}", self.scheme(), place.authority, place.path);
         let missing = || TransportError::Sign("there are no credentials".to_owned());
         let signer = self.endpoint.signer.as_ref().ok_or_else(missing)?;
-        let region = form.region.unwrap_or(signer.region());
-        let fields = match form.version.unwrap_or_else(|| v2::usual(region)) {
-            Version::Four => signer.form(form, SystemTime::now()),
-            Version::Two => v2::form(signer.keys(), form, SystemTime::now()),
-        };
-        Ok((url, fields))
+        Ok((url, signer.form(form, SystemTime::now())))
     }
 }
 

@@ -23,10 +23,9 @@ pub mod pool;
 pub mod sign;
 pub mod transport;
 pub mod upload;
-pub mod v2;
 
 pub use body::Body;
 pub use http::HttpStore;
 pub use transport::{
-    Form, Incoming, Into, Local, Outgoing, Reader, Transport, TransportError, Version, read_all,
+    Form, Incoming, Into, Local, Outgoing, Reader, Transport, TransportError, read_all,
 };

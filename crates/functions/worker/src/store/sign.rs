@@ -39,7 +39,7 @@ impl std::fmt::Debug for Signer {
 impl Form<'_> {
     /// The policy of the form, in base64: the caller's conditions, those of bucket and key, and
     /// those of the signature version.
-    pub(super) fn policy(&self, of_signature: Vec<Value>, now: SystemTime) -> String {
+    fn policy(&self, of_signature: Vec<Value>, now: SystemTime) -> String {
         let mut conditions = self.conditions.to_vec();
         conditions.push(json!({"bucket": self.bucket}));
         conditions.push(match self.key.strip_suffix("${filename}") {
@@ -55,7 +55,7 @@ impl Form<'_> {
     }
 
     /// The fields of the caller, and the key.
-    pub(super) fn own_fields(&self) -> Vec<(String, String)> {
+    fn own_fields(&self) -> Vec<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let fields = self.fields.iter().map(|(name, value)| (name.clone(), text(value)));
         fields.chain([("key".to_owned(), self.key.to_owned())]).collect()
@@ -135,11 +135,6 @@ impl Signer {
     pub fn new(keys: Keys, region: &str) -> Signer {
         let credentials = keys.credentials();
         Signer { keys, credentials, region: region.to_owned() }
-    }
-
-    /// The keys.
-    pub fn keys(&self) -> &Keys {
-        &self.keys
     }
 
     /// The region of requests that name none.
@@ -359,7 +354,6 @@ mod tests {
             conditions: &[json!({"acl": "private"})],
             expires: Duration::from_secs(3600),
             region: None,
-            version: None,
         };
         let made = signer().form(form, then());
         let field = |name: &str| &made.iter().find(|(found, _)| found == name).unwrap().1;

@@ -60,16 +60,6 @@ impl TransportError {
     }
 }
 
-/// The signature version of a presigned URL or form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// HMAC-SHA1 over the request's line (S3 API reference, "Authenticating requests (AWS
-    /// Signature Version 2)"), which SDKs still use for URLs in old regions.
-    Two,
-    /// Signature Version 4.
-    Four,
-}
-
 /// The parameters of a form upload.
 #[derive(Clone, Copy, Debug)]
 pub struct Form<'a> {
@@ -85,8 +75,6 @@ pub struct Form<'a> {
     pub expires: Duration,
     /// The region of the function's client; the worker's own if `None`.
     pub region: Option<&'a str>,
-    /// The signature version; if `None`, the one that SDKs use in that region.
-    pub version: Option<Version>,
 }
 
 /// The destination of a response's bytes.
@@ -153,17 +141,11 @@ pub trait Transport {
         body: &'a mut dyn Outgoing,
     ) -> Local<'a, Result<Incoming, TransportError>>;
 
-    /// A URL that lets its holder make the request for a limited time. The default signature
-    /// version is the one that SDKs use in that region.
+    /// A URL that lets its holder make the request for a limited time.
     ///
     /// # Errors
     /// [`TransportError::Sign`].
-    fn presign(
-        &self,
-        request: &Request,
-        expires: Duration,
-        version: Option<Version>,
-    ) -> Result<String, TransportError>;
+    fn presign(&self, request: &Request, expires: Duration) -> Result<String, TransportError>;
 
     /// A URL and the fields of a form that let its holder upload an object for a limited time.
     ///

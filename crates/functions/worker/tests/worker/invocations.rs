@@ -4,8 +4,63 @@ use serde_json::json;
 use unlade_fn_worker::control::ROLES_MAX;
 use unlade_guest_protocol::Status;
 use unlade_guest_protocol::control::{ControlHead, WriteMode};
+use unlade_guest_protocol::descriptor::{MORE, PENDING};
 
 use crate::bed::{Bed, body_of, everything};
+
+/// Requests, URLs and forms that set more than the object: the denial names the action.
+#[test]
+fn what_a_request_sets_beside_its_object_needs_rights_of_its_own() {
+    let mut bed = Bed::new();
+    bed.guest().call("CreateBucket", json!({"Bucket": "box"}), b"").done();
+    bed.gateway.role(
+        2,
+        json!({"statements": [
+        {"effect": "allow", "actions": ["s3:PutObject", "s3:GetObject", "s3:DeleteObject*"],
+         "resources": ["box/*"]}]}),
+    );
+    let mut guest = bed.gateway.attach(2);
+    let mut said = |operation: &str, parameters: serde_json::Value| {
+        let came = guest.call(operation, parameters, b"");
+        if came.status == Status::Done {
+            return String::new();
+        }
+        let text = came.meta["error"]["Message"].as_str().unwrap_or_default();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let at = words.iter().position(|word| *word == "allow");
+        at.map(|at| words[at + 1]).unwrap_or(text).to_owned()
+    };
+    let with = |name: &str, value: serde_json::Value| {
+        let mut parameters = json!({"Bucket": "box", "Key": "k"});
+        parameters[name] = value;
+        parameters
+    };
+    let until = json!({"$instant": "2030-01-02T03:04:05.000Z"});
+    for (operation, name, value, action) in [
+        ("PutObject", "ACL", json!("public-read"), "s3:PutObjectAcl"),
+        ("PutObject", "Tagging", json!("a=b"), "s3:PutObjectTagging"),
+        ("CreateMultipartUpload", "GrantRead", json!("id=1"), "s3:PutObjectAcl"),
+        ("CreateMultipartUpload", "Tagging", json!("a=b"), "s3:PutObjectTagging"),
+        ("PutObject", "ObjectLockRetainUntilDate", until, "s3:PutObjectRetention"),
+        ("PutObject", "ObjectLockLegalHoldStatus", json!("ON"), "s3:PutObjectLegalHold"),
+        ("DeleteObject", "BypassGovernanceRetention", json!(true), "s3:BypassGovernanceRetention"),
+        ("GetObject", "VersionId", json!("7"), "s3:GetObjectVersion"),
+        ("GetObjectAttributes", "ObjectAttributes", json!(["ETag"]), "s3:GetObjectAttributes"),
+        ("CopyObject", "CopySource", json!("other/k"), "s3:GetObject"),
+    ] {
+        let parameters = with(name, value);
+        assert_eq!(said(operation, parameters.clone()), action, "{operation} {parameters}");
+        let url = json!({"Operation": operation, "Parameters": parameters, "ExpiresIn": 60});
+        assert_eq!(said("GeneratePresignedUrl", url), action, "{operation} {parameters}");
+    }
+    let form = |conditions: serde_json::Value| with("Conditions", conditions);
+    assert_eq!(said("GeneratePresignedPost", form(json!([]))), "");
+    let open = form(json!([["starts-with", "$acl", ""]]));
+    assert_eq!(said("GeneratePresignedPost", open), "s3:PutObjectAcl");
+    assert_eq!(said("PutObject", json!({"Bucket": "box", "Key": "k"})), "");
+    let copy = json!({"Bucket": "box", "Key": "copy", "CopySource": "box/k"});
+    assert_eq!(said("CopyObject", copy), "", "with the tags of its source");
+}
 
 #[test]
 fn events_and_results_of_any_size_pass() {
@@ -92,7 +147,7 @@ fn a_policy_document_decides_by_conditions() {
             {"Effect": "Allow", "Action": "s3:GetObject",
              "Resource": "arn:aws:s3:::box/${aws:PrincipalAccount}/*",
              "Condition": {"DateGreaterThan": {"aws:CurrentTime": "2020-01-01T00:00:00Z"}}},
-            {"Effect": "Allow", "Action": "s3:PutObject", "Resource": "*"},
+            {"Effect": "Allow", "Action": ["s3:PutObject", "s3:PutObjectAcl"], "Resource": "*"},
             {"Effect": "Deny", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::box/locked*"},
             {"Effect": "Deny", "Action": "s3:PutObject", "Resource": "*",
              "Condition": {"StringEquals": {"s3:x-amz-acl": "public-read"}}}],
@@ -135,6 +190,63 @@ fn a_policy_document_decides_by_conditions() {
     };
     assert!(form("k") && form("open/${filename}"));
     assert!(!form("lock${filename}") && !form("locked"));
+}
+
+/// Calls that were allowed go on: a body of which the guest has a part, and a write that is not durable.
+#[test]
+fn a_changed_role_decides_about_the_next_call_of_a_running_instance() {
+    let mut bed = Bed::new();
+    let role = |resources: serde_json::Value| {
+        json!({"statements": [
+            {"effect": "allow", "actions": ["s3:*"], "resources": resources}]})
+    };
+    let (wide, narrow) = (role(json!(["box", "box/*"])), role(json!(["box/open/*"])));
+    let named = |key: &str| json!({"Bucket": "box", "Key": key});
+    bed.gateway.role(2, wide.clone());
+    let mut guest = bed.gateway.attach(2);
+    guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
+    let body = body_of(3_000_000);
+    guest.call("PutObject", named("big"), &body).done();
+    guest.call("PutObject", named("open/small"), b"small").done();
+    bed.gateway.invoke(&guest, "i", WriteMode::DurableReply, b"{}");
+    guest.invoked();
+    guest.begin("GetObject", named("big"), b"");
+    let first = guest.completion();
+    assert_ne!(first.flags & MORE, 0);
+    let late = guest.call("PutObject", named("late"), b"late");
+    assert_eq!(late.flags, PENDING);
+    // Once it has answered this, the worker knows the role.
+    let mut change = |policy: serde_json::Value| {
+        bed.gateway.role(2, policy);
+        bed.gateway.give_up("another");
+    };
+    change(narrow);
+    let denied = guest.call("GetObject", named("big"), b"");
+    assert_eq!(denied.code(), "AccessDenied");
+    let said = denied.meta["error"]["Message"].as_str().unwrap().to_owned();
+    assert!(said.contains("does not allow s3:GetObject on box/big"), "{said}");
+    let (mut rest, mut last) = (guest.piece(&first), first);
+    while last.flags & MORE != 0 {
+        last = guest.read(first.token, 0);
+        rest.extend(guest.piece(&last));
+    }
+    assert!(rest == body);
+    guest.release(first.token);
+    assert_eq!(guest.call("GetObject", named("open/small"), b"").body, b"small");
+    change(wide.clone());
+    guest.call("GetObject", named("big"), b"").done();
+    // A policy that is none gives no rights.
+    change(json!({"statements": 7}));
+    assert_eq!(guest.call("GetObject", named("open/small"), b"").code(), "AccessDenied");
+    change(wide);
+    bed.gateway.say(ControlHead::Forget { role: 2 });
+    let (_own, instance) = bed.gateway.say_attach(2, 0, None);
+    bed.gateway.expect(
+        |said| matches!(said, ControlHead::Refused { instance: Some(i), .. } if *i == instance),
+    );
+    assert_eq!(guest.call("GetObject", named("late"), b"").body, b"late", "it keeps its role");
+    guest.reply("i", b"");
+    assert!(bed.gateway.settle("i").is_empty());
 }
 
 #[test]

@@ -211,3 +211,33 @@ fn an_address_lets_its_holder_read() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("shared"), "{answer}");
 }
+
+/// A client that chooses no version gets the same as one that chooses Version 4.
+#[test]
+fn an_address_has_version_4_or_there_is_none() {
+    let mut bed = Bed::new();
+    let mut guest = bed.guest();
+    let url = json!({"Operation": "GetObject", "Parameters": object("k"), "ExpiresIn": 60});
+    for (operation, parameters) in
+        [("GeneratePresignedUrl", url.clone()), ("GeneratePresignedPost", object("k"))]
+    {
+        for version in [json!("s3"), json!("s3-query"), json!("unsigned"), json!(""), json!(null)] {
+            let mut parameters = parameters.clone();
+            parameters["SignatureVersion"] = version;
+            let refused = guest.call(operation, parameters, b"");
+            assert_eq!((refused.status, refused.code()), (Status::HostError, "Unsupported"));
+            let why = refused.meta["error"]["Message"].as_str().unwrap().to_owned();
+            assert!(why.contains("Config(signature_version=\"s3v4\")"), "{why}");
+        }
+    }
+    for version in ["", "v4", "s3v4"] {
+        let mut asked = url.clone();
+        if !version.is_empty() {
+            asked["SignatureVersion"] = json!(version);
+        }
+        let made = guest.call("GeneratePresignedUrl", asked, b"").done();
+        let made = made["Url"].as_str().unwrap();
+        assert!(made.contains("X-Amz-Algorithm=AWS4-HMAC-SHA256&"), "{made}");
+        assert!(!made.contains("AWSAccessKeyId"), "{made}");
+    }
+}

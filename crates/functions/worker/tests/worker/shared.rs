@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use unlade_fn_worker::config::WorkerConfig;
 use unlade_guest_protocol::control::{ControlHead, ObjectName, WriteMode};
 use unlade_guest_protocol::descriptor::{PENDING, PREFETCHED};
-use unlade_guest_protocol::{Frame, Operation, Status};
+use unlade_guest_protocol::{CallContext, Frame, Operation, Status};
 
 use crate::bed::gateway::Gateway;
 use crate::bed::guest::Guest;
@@ -151,6 +151,7 @@ fn what_a_gateway_names_is_its_own_tenants() {
             deadline_ms: 0,
             memory_mib: 128,
             writes: WriteMode::Sync,
+            context: CallContext::default(),
         },
     ] {
         pair.b.say(said);

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
+use unlade_guest_protocol::CallContext;
 use unlade_guest_protocol::control::{ControlHead, FailedWrite, Message, ObjectName, WriteMode};
 use unlade_runtime::descriptors::send_with;
 
@@ -144,6 +145,7 @@ impl Gateway {
             deadline_ms: 0,
             memory_mib: 128,
             writes,
+            context: CallContext::default(),
         };
         self.say(Message { said, bytes: event.to_vec() });
     }

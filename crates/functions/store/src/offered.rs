@@ -1,0 +1,69 @@
+//! Header fields that ask for what the store does not have.
+
+use hyper::HeaderMap;
+
+use crate::fault::Fault;
+
+/// Beginnings of the names of such fields: encryption by the store, and locks of objects. The object
+/// would be stored without, and its writer would believe that it is protected.
+const NOT_OFFERED: [&str; 3] = [
+    "x-amz-server-side-encryption",
+    "x-amz-copy-source-server-side-encryption",
+    "x-amz-object-lock-",
+];
+/// The field for a bucket with locks has a value: false asks for nothing.
+const BUCKET_LOCK: &str = "x-amz-bucket-object-lock-enabled";
+
+/// Checks that a request asks for nothing that is not offered.
+///
+/// # Errors
+/// It has such a field. The message begins as that of S3, by which clients recognise it.
+pub fn offered(fields: &HeaderMap) -> Result<(), Fault> {
+    let is_missing = |name: &str| NOT_OFFERED.iter().any(|start| name.starts_with(start));
+    let found = fields.keys().map(hyper::header::HeaderName::as_str).find(|name| is_missing(name));
+    let locks =
+        fields.get(BUCKET_LOCK).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"));
+    match found.or_else(|| locks.then_some(BUCKET_LOCK)) {
+        None => Ok(()),
+        Some(name) => Err(not_offered(name)),
+    }
+}
+
+/// The refusal of a request for its field of this name.
+pub fn not_offered(name: &str) -> Fault {
+    Fault::Unsupported(format!(
+        "A header you provided implies functionality that is not implemented: {name}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encryption_and_locks_are_refused_by_name() {
+        let check = |name: &'static str, value: &'static str| {
+            offered(&HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]))
+        };
+        for name in [
+            "x-amz-server-side-encryption",
+            "x-amz-server-side-encryption-customer-algorithm",
+            "x-amz-copy-source-server-side-encryption-customer-key",
+            "x-amz-object-lock-mode",
+            "x-amz-object-lock-legal-hold",
+        ] {
+            let refused = check(name, "x").unwrap_err().to_string();
+            assert!(
+                refused.starts_with("A header you provided implies functionality"),
+                "{refused}"
+            );
+            assert!(refused.ends_with(name), "{refused}");
+        }
+        assert!(check(BUCKET_LOCK, "true").is_err());
+        for (name, value) in
+            [(BUCKET_LOCK, "false"), ("x-amz-acl", "private"), ("x-amz-meta-a", "")]
+        {
+            assert!(check(name, value).is_ok(), "{name}");
+        }
+    }
+}
