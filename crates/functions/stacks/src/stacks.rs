@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Failure, Kind};
-use crate::operation::{Action, Outcome, Stale};
+use crate::operation::{Action, Outcome, Stale, Work};
 use crate::plan::{Export, Exports};
 use crate::stack::{Place, Stack};
 use crate::status::Status;
@@ -74,6 +74,27 @@ impl Stacks {
     ) -> Result<(), Stale> {
         let stack = self.stacks.get_mut(id).ok_or(Stale { given: step, expected: None })?;
         stack.outcome(step, outcome, now_ms)
+    }
+
+    /// Adds an event about an action, for what its user has to know beside its outcome.
+    pub fn note(&mut self, id: &str, action: &Action, reason: String, now_ms: u64) {
+        let Some(stack) = self.stacks.get_mut(id) else { return };
+        let (status, physical_id) = match &action.work {
+            Work::Create { name, .. } => (Status::CreateInProgress, name),
+            Work::Update { physical_id, .. } => (Status::UpdateInProgress, physical_id),
+            Work::Delete { physical_id, .. } => (Status::DeleteInProgress, physical_id),
+        };
+        let names = (action.logical_id.as_str(), physical_id.as_str(), action.kind.as_str());
+        stack.log(names, status, Some(reason), now_ms);
+    }
+
+    /// Puts a stack in the place of what is there under its ARN: that of the disk, after a change could not
+    /// be made durable.
+    pub fn put_back(&mut self, id: &str, durable: Option<Stack>) {
+        match durable {
+            Some(stack) => self.stacks.insert(id.to_owned(), stack),
+            None => self.stacks.remove(id),
+        };
     }
 
     /// The exports of all stacks.
