@@ -1,0 +1,222 @@
+//! One action of a stack, as the code of its resource sees it: the gateway, the tenant, what the creation
+//! found before it began, and notes for the user.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use unlade_fn_model::lambda::Refusal;
+use unlade_fn_stacks::Action;
+
+use super::file;
+use super::identities::Identities;
+use crate::behalf::{self, CallError};
+use crate::host::Host;
+use crate::lambda_api::{self, OperationKind, Order};
+use crate::service_request::ServiceRequest;
+use crate::tenant::Tenant;
+
+/// A resource that is there.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Done {
+    /// The value of `Ref`.
+    pub physical_id: String,
+    /// The values of `Fn::GetAtt`.
+    pub attributes: Map<String, Value>,
+}
+
+impl Done {
+    /// A resource with this identifier.
+    pub fn new(physical_id: impl Into<String>) -> Done {
+        Done { physical_id: physical_id.into(), attributes: Map::new() }
+    }
+
+    /// The same resource with an attribute more.
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Done {
+        self.attributes.insert(name.to_owned(), value.into());
+        self
+    }
+}
+
+/// An action that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The cause, and what to do.
+    pub reason: String,
+    /// The identifier of what a failed creation left.
+    pub physical_id: Option<String>,
+}
+
+impl Failed {
+    /// A failure that leaves nothing.
+    pub fn new(reason: impl Into<String>) -> Failed {
+        Failed { reason: reason.into(), physical_id: None }
+    }
+
+    /// The same failure, which leaves a resource.
+    pub fn left(self, physical_id: &str) -> Failed {
+        Failed { physical_id: Some(physical_id.to_owned()), ..self }
+    }
+}
+
+impl From<Refusal> for Failed {
+    fn from(refusal: Refusal) -> Failed {
+        Failed::new(refusal.message())
+    }
+}
+
+impl From<CallError> for Failed {
+    fn from(error: CallError) -> Failed {
+        Failed::new(error.to_string())
+    }
+}
+
+/// The state in which a creation found its place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Intent {
+    token: String,
+    before: Value,
+}
+
+/// See the [module](self).
+pub struct Task<'a> {
+    /// The gateway.
+    pub host: &'a Rc<Host>,
+    /// The tenant.
+    pub tenant: &'a str,
+    /// The action.
+    pub action: &'a Action,
+    /// The roles and policies of the tenant.
+    pub identities: &'a Identities,
+    /// The directory of the stack.
+    pub directory: PathBuf,
+    notes: RefCell<Vec<String>>,
+}
+
+impl<'a> Task<'a> {
+    /// Creates the task of an action.
+    pub fn new(
+        (host, tenant): (&'a Rc<Host>, &'a str),
+        action: &'a Action,
+        identities: &'a Identities,
+        directory: PathBuf,
+    ) -> Task<'a> {
+        Task { host, tenant, action, identities, directory, notes: RefCell::default() }
+    }
+
+    /// Notes what the user has to know: it becomes an event of the stack.
+    pub fn note(&self, text: impl Into<String>) {
+        self.notes.borrow_mut().push(text.into());
+    }
+
+    /// Takes the notes.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.take()
+    }
+
+    /// Makes the state durable in which a creation finds its place, before it changes anything; returns
+    /// the state that was found when the creation began, perhaps by a gateway that was killed.
+    ///
+    /// # Errors
+    /// It cannot be stored.
+    pub async fn begin(&self, found: Value) -> Result<Value, Failed> {
+        let (directory, token) = (self.directory.clone(), self.action.token.clone());
+        let work = move || {
+            if let Some(intent) = file::read::<Intent>(&directory, file::INTENT)?
+                && intent.token == token
+            {
+                return Ok(intent.before);
+            }
+            let intent = Intent { token, before: found };
+            file::write(&directory, file::INTENT, &intent)?;
+            Ok(intent.before)
+        };
+        let stored = tokio::task::spawn_blocking(work).await;
+        let stored = stored.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        stored.map_err(|error| Failed::new(format!("the state of the stack: {error}")))
+    }
+
+    /// Claims a name: there was nothing when the creation began. What is there now is then its own.
+    ///
+    /// # Errors
+    /// Something else has the name, or the claim cannot be stored.
+    pub async fn claim(&self, name: &str, is_there: bool) -> Result<(), Failed> {
+        let had_been = self.begin(is_there.into()).await?;
+        match had_been == Value::Bool(false) {
+            true => Ok(()),
+            false => Err(Failed::new(format!(
+                "{name} already exists, and is not of this stack; choose another name, or remove it"
+            ))),
+        }
+    }
+
+    /// The tenant that is served.
+    ///
+    /// # Errors
+    /// It is no longer configured.
+    pub fn served(&self) -> Result<Rc<Tenant>, Failed> {
+        let absent = || Failed::new(format!("the tenant {} is not in fn.toml", self.tenant));
+        self.host.tenants.get(self.tenant).ok_or_else(absent)
+    }
+
+    /// Calls a service with the tenant's own rights.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn call(&self, request: ServiceRequest) -> Result<Vec<u8>, CallError> {
+        let tenant = self.host.tenants.get(self.tenant);
+        let absent = || CallError::Failed(format!("the tenant {} is not in fn.toml", self.tenant));
+        let tenant = tenant.ok_or_else(absent)?;
+        let role = self.host.own_rights(&tenant);
+        behalf::call_as(&tenant, role, request).await
+    }
+
+    /// Performs an operation on a version or an alias, named in the query.
+    ///
+    /// # Errors
+    /// As for a request.
+    pub async fn lambda_of(
+        &self,
+        kind: OperationKind,
+        name: &str,
+        qualifier: &str,
+        parameters: Map<String, Value>,
+    ) -> Result<Value, Refusal> {
+        let query = [("Qualifier", qualifier)];
+        let order = Order { kind: Some(kind), target: name, item: "", query: &query, parameters };
+        lambda_api::perform(self.host, self.tenant, order).await
+    }
+
+    /// Performs an operation of Lambda's API as the tenant.
+    ///
+    /// # Errors
+    /// As for a request.
+    pub async fn lambda(
+        &self,
+        kind: OperationKind,
+        (target, item): (&str, &str),
+        parameters: Map<String, Value>,
+    ) -> Result<Value, Refusal> {
+        let order = Order { kind: Some(kind), target, item, query: &[], parameters };
+        lambda_api::perform(self.host, self.tenant, order).await
+    }
+}
+
+/// A deletion: what is not there is deleted.
+///
+/// # Errors
+/// It failed for another reason.
+pub fn deleted(result: Result<Value, Refusal>) -> Result<(), Failed> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(
+            Refusal::NotFound(_)
+            | Refusal::Foreign(_)
+            | Refusal::Absent(_)
+            | Refusal::NotProvisioned(_),
+        ) => Ok(()),
+        Err(refusal) => Err(refusal.into()),
+    }
+}

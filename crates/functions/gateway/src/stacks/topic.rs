@@ -1,0 +1,184 @@
+//! `AWS::SNS::Topic`, at the tenant's service.
+
+use serde_json::Value;
+
+use super::properties::{only, tags, text_of};
+use super::task::{Done, Failed, Task};
+use crate::behalf::CallError;
+use crate::config::REGION;
+use crate::service_request::of_topics;
+
+/// Properties that are attributes of a topic, and their values without a property.
+const ATTRIBUTES: [(&str, Option<&str>); 5] = [
+    ("ContentBasedDeduplication", Some("false")),
+    ("DisplayName", Some("")),
+    ("FifoTopic", None),
+    ("KmsMasterKeyId", Some("")),
+    ("SignatureVersion", Some("1")),
+];
+/// Most pages of the list of topics.
+const PAGES_MAX: usize = 1000;
+
+type Form = Vec<(String, String)>;
+
+async fn ask(task: &Task<'_>, operation: &str, form: &Form) -> Result<String, CallError> {
+    let answer = task.call(of_topics(REGION, operation, form)).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+fn failed(operation: &str, error: &CallError) -> Failed {
+    Failed::new(format!("{operation}: {error}"))
+}
+
+fn pair(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
+/// The texts of an element in an answer. ARNs and tokens need no decoding.
+fn elements<'a>(xml: &'a str, name: &str) -> Vec<&'a str> {
+    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    let mut rest = xml;
+    let mut found = Vec::new();
+    while let Some((_, after)) = rest.split_once(&open) {
+        let Some((text, after)) = after.split_once(&close) else { break };
+        found.push(text);
+        rest = after;
+    }
+    found
+}
+
+/// The attributes of properties.
+fn attributes(properties: &Value) -> Result<Form, Failed> {
+    let known: Vec<&str> =
+        ATTRIBUTES.iter().map(|(name, _)| *name).chain(["TopicName", "Tags"]).collect();
+    let advice = "Subscriptions are made outside of the stack";
+    only("AWS::SNS::Topic", properties, &known, advice)?;
+    let of = |(name, _): &(&str, Option<&str>)| Some((*name, properties.get(*name)?));
+    let mut all = Vec::new();
+    for (name, value) in ATTRIBUTES.iter().filter_map(of) {
+        let text = text_of(value).ok_or_else(|| Failed::new(format!("{name} must be a text")))?;
+        all.push(pair(name, &text));
+    }
+    Ok(all)
+}
+
+/// The ARN of a topic that exists.
+async fn find(task: &Task<'_>, name: &str) -> Result<Option<String>, Failed> {
+    let (mut form, end) = (Form::new(), format!(":{name}"));
+    for _ in 0..PAGES_MAX {
+        let page = ask(task, "ListTopics", &form).await;
+        let page = page.map_err(|error| failed("ListTopics", &error))?;
+        let arns = elements(&page, "TopicArn");
+        if let Some(arn) = arns.into_iter().find(|arn| arn.ends_with(&end)) {
+            return Ok(Some(arn.to_owned()));
+        }
+        match elements(&page, "NextToken").first() {
+            Some(token) if !token.is_empty() => form = vec![pair("NextToken", token)],
+            _ => return Ok(None),
+        }
+    }
+    Err(Failed::new("ListTopics: there are too many topics to tell if one has the name"))
+}
+
+fn done(arn: &str) -> Done {
+    let name = arn.rsplit(':').next().unwrap_or_default();
+    Done::new(arn).with("TopicArn", arn).with("TopicName", name)
+}
+
+/// Makes a topic.
+///
+/// # Errors
+/// The name is taken, or the service refuses it.
+pub async fn create(task: &Task<'_>, name: &str, properties: &Value) -> Result<Done, Failed> {
+    let attributes = attributes(properties)?;
+    let mut labels = task.action.tags.clone();
+    labels.extend(tags(properties.get("Tags"))?);
+    let found = find(task, name).await?;
+    task.claim(&format!("the topic {name}"), found.is_some()).await?;
+    if let Some(arn) = found {
+        return Ok(done(&arn));
+    }
+    let mut form = vec![pair("Name", name)];
+    for ((key, value), number) in attributes.iter().zip(1..) {
+        form.push((format!("Attributes.entry.{number}.key"), key.clone()));
+        form.push((format!("Attributes.entry.{number}.value"), value.clone()));
+    }
+    for ((key, value), number) in labels.iter().zip(1..) {
+        form.push((format!("Tags.member.{number}.Key"), key.clone()));
+        form.push((format!("Tags.member.{number}.Value"), value.clone()));
+    }
+    let made = ask(task, "CreateTopic", &form).await;
+    let made = made.map_err(|error| failed("CreateTopic", &error))?;
+    let arn = elements(&made, "TopicArn").first().map(|arn| done(arn));
+    arn.ok_or_else(|| Failed::new("CreateTopic: the answer has no TopicArn"))
+}
+
+/// Changes the attributes of a topic. Its tags stay.
+///
+/// # Errors
+/// The service refuses it, or tags are to change.
+pub async fn update(
+    task: &Task<'_>,
+    arn: &str,
+    (before, after): (&Value, &Value),
+) -> Result<Done, Failed> {
+    if before.get("Tags") != after.get("Tags") {
+        return Err(Failed::new("Tags of a topic cannot be changed here; change them at the service"));
+    }
+    let mut new = attributes(after)?;
+    new.retain(|(name, _)| name != "FifoTopic");
+    for (name, default) in ATTRIBUTES {
+        if let Some(default) = default
+            && before.get(name).is_some()
+            && after.get(name).is_none()
+        {
+            new.push(pair(name, default));
+        }
+    }
+    for (name, value) in new {
+        let form = vec![
+            pair("TopicArn", arn),
+            pair("AttributeName", &name),
+            pair("AttributeValue", &value),
+        ];
+        let set = ask(task, "SetTopicAttributes", &form).await;
+        set.map_err(|error| failed("SetTopicAttributes", &error))?;
+    }
+    Ok(done(arn))
+}
+
+/// Deletes a topic. The service knows no absent topic.
+///
+/// # Errors
+/// The service refuses it.
+pub async fn delete(task: &Task<'_>, arn: &str) -> Result<(), Failed> {
+    match ask(task, "DeleteTopic", &vec![pair("TopicArn", arn)]).await {
+        Ok(_) => Ok(()),
+        Err(CallError::Service { status: 404, .. }) => Ok(()),
+        Err(error) => Err(failed("DeleteTopic", &error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn elements_of_an_answer_are_found() {
+        let page = "<A><TopicArn>arn:1</TopicArn><TopicArn>arn:2</TopicArn></A><NextToken>t</NextToken>";
+        assert_eq!(elements(page, "TopicArn"), ["arn:1", "arn:2"]);
+        assert_eq!(elements(page, "NextToken"), ["t"]);
+        assert!(elements("<TopicArn>cut", "TopicArn").is_empty());
+    }
+
+    #[test]
+    fn subscriptions_are_refused() {
+        let own = json!({"DisplayName": "d", "FifoTopic": true, "TopicName": "t.fifo"});
+        let due = [pair("DisplayName", "d"), pair("FifoTopic", "true")];
+        assert_eq!(attributes(&own).unwrap(), due);
+        let why = attributes(&json!({"Subscription": []})).unwrap_err().reason;
+        assert!(why.contains("outside of the stack"), "{why}");
+    }
+}
