@@ -88,8 +88,8 @@ pub(crate) async fn perform(
         Some(kind) => act(kind, call).await?,
         None => update::whole(call).await?,
     };
-    let body = reply.into_body().collect().await;
-    let body = body.map_err(|never| match never {})?.to_bytes();
+    let Ok(body) = reply.into_body().collect().await;
+    let body = body.to_bytes();
     match body.is_empty() {
         true => Ok(Value::Null),
         false => serde_json::from_slice(&body).map_err(|e| Refusal::Service(e.to_string())),
@@ -97,7 +97,7 @@ pub(crate) async fn perform(
 }
 
 async fn act(kind: OperationKind, call: Call<'_>) -> Result<Reply, Refusal> {
-    type Kind = OperationKind;
+    use self::operation::Kind;
     match kind {
         Kind::CreateFunction => create::create(call).await,
         Kind::ListFunctions => functions::list(&call),

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::properties::{only, required, tags, typed};
-use super::task::{Done, Failed, Task};
+use super::outcome::{Done, Failed};
+use super::task::Task;
 use crate::behalf::CallError;
 use crate::config::REGION;
 use crate::service_request::of_store;

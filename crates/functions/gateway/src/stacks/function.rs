@@ -10,7 +10,8 @@ use unlade_fn_model::lifecycle::arn;
 use zip::write::SimpleFileOptions;
 
 use super::properties::{tags, text_of, typed};
-use super::task::{Done, Failed, Task, deleted};
+use super::outcome::{Done, Failed, deleted};
+use super::task::Task;
 use crate::config::REGION;
 use crate::lambda_api::{self, OperationKind, Order};
 
@@ -74,9 +75,10 @@ fn code(properties: &Map<String, Value>, runtime: &str) -> Result<Map<String, Va
         _ if runtime.starts_with("python") => "index.py",
         _ if runtime.starts_with("nodejs") => "index.js",
         _ => {
-            let why = "Code.ZipFile is the text of a program in Python or JavaScript; for the runtime \
-                       {runtime:?} put an archive into S3";
-            return Err(Failed::new(why.replace("{runtime:?}", &format!("{runtime:?}"))));
+            return Err(Failed::new(format!(
+                "Code.ZipFile is the text of a program in Python or JavaScript; for the runtime \
+                 {runtime:?} put an archive into S3"
+            )));
         }
     };
     if text.len() > INLINE_BYTES_MAX {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use unlade_s3::Policy;
 
-use super::task::Failed;
+use super::outcome::Failed;
 use super::{documents, file, managed};
 use crate::host::Host;
 

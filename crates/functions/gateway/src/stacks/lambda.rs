@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use unlade_fn_model::lifecycle::{Reference, arn};
 
 use super::properties::{required, text_of, typed};
-use super::task::{Done, Failed, Task, deleted};
+use super::outcome::{Done, Failed, deleted};
+use super::task::Task;
 use crate::auth::sha256;
 use crate::config::REGION;
 use crate::lambda_api::{self, OperationKind, Order};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Number, Value};
 
-use super::task::Failed;
+use super::outcome::Failed;
 
 /// Members whose values are numbers.
 const NUMBERS: [&str; 15] = [
@@ -25,9 +25,10 @@ const NUMBERS: [&str; 15] = [
     "WriteCapacityUnits",
 ];
 /// Members whose values are truth values.
-const FLAGS: [&str; 8] = [
+const FLAGS: [&str; 9] = [
     "BlockPublicAcls",
     "BlockPublicPolicy",
+    "DeletionProtectionEnabled",
     "Enabled",
     "IgnorePublicAcls",
     "InvokedViaFunctionUrl",

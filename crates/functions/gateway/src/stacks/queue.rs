@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::properties::{only, tags, text_of};
-use super::task::{Done, Failed, Task};
+use super::outcome::{Done, Failed};
+use super::task::Task;
 use crate::behalf::CallError;
 use crate::config::REGION;
 use crate::service_request::of_json;
@@ -134,12 +135,20 @@ pub async fn update(
     done(task, name, url).await
 }
 
-/// Deletes a queue.
+/// Deletes a queue: its URL, or the name of one that a failed creation may have left.
 ///
 /// # Errors
 /// The service refuses it.
 pub async fn delete(task: &Task<'_>, url: &str) -> Result<(), Failed> {
-    match ask(task, "DeleteQueue", &json!({ "QueueUrl": url })).await {
+    let found = match url.contains("://") {
+        true => Value::from(url),
+        false => match ask(task, "GetQueueUrl", &json!({ "QueueName": url })).await {
+            Ok(found) => found["QueueUrl"].clone(),
+            Err(error) if is_absent(&error) => return Ok(()),
+            Err(error) => return Err(failed("GetQueueUrl", &error)),
+        },
+    };
+    match ask(task, "DeleteQueue", &json!({ "QueueUrl": found })).await {
         Ok(_) => Ok(()),
         Err(error) if is_absent(&error) => Ok(()),
         Err(error) => Err(failed("DeleteQueue", &error)),

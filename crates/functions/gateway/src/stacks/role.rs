@@ -7,7 +7,8 @@ use unlade_fn_model::lifecycle::reference::ACCOUNT;
 
 use super::identities::{Attached, Content, Role};
 use super::properties::{only, required, text_of};
-use super::task::{Done, Failed, Task};
+use super::outcome::{Done, Failed};
+use super::task::Task;
 use super::{documents, managed};
 use crate::auth::sha256;
 use crate::config::DEFAULT_ROLE;

@@ -12,66 +12,11 @@ use unlade_fn_stacks::Action;
 
 use super::file;
 use super::identities::Identities;
+use super::outcome::Failed;
 use crate::behalf::{self, CallError};
 use crate::host::Host;
 use crate::lambda_api::{self, OperationKind, Order};
 use crate::service_request::ServiceRequest;
-use crate::tenant::Tenant;
-
-/// A resource that is there.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Done {
-    /// The value of `Ref`.
-    pub physical_id: String,
-    /// The values of `Fn::GetAtt`.
-    pub attributes: Map<String, Value>,
-}
-
-impl Done {
-    /// A resource with this identifier.
-    pub fn new(physical_id: impl Into<String>) -> Done {
-        Done { physical_id: physical_id.into(), attributes: Map::new() }
-    }
-
-    /// The same resource with an attribute more.
-    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Done {
-        self.attributes.insert(name.to_owned(), value.into());
-        self
-    }
-}
-
-/// An action that failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed {
-    /// The cause, and what to do.
-    pub reason: String,
-    /// The identifier of what a failed creation left.
-    pub physical_id: Option<String>,
-}
-
-impl Failed {
-    /// A failure that leaves nothing.
-    pub fn new(reason: impl Into<String>) -> Failed {
-        Failed { reason: reason.into(), physical_id: None }
-    }
-
-    /// The same failure, which leaves a resource.
-    pub fn left(self, physical_id: &str) -> Failed {
-        Failed { physical_id: Some(physical_id.to_owned()), ..self }
-    }
-}
-
-impl From<Refusal> for Failed {
-    fn from(refusal: Refusal) -> Failed {
-        Failed::new(refusal.message())
-    }
-}
-
-impl From<CallError> for Failed {
-    fn from(error: CallError) -> Failed {
-        Failed::new(error.to_string())
-    }
-}
 
 /// The state in which a creation found its place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,13 +97,14 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// The tenant that is served.
-    ///
-    /// # Errors
-    /// It is no longer configured.
-    pub fn served(&self) -> Result<Rc<Tenant>, Failed> {
-        let absent = || Failed::new(format!("the tenant {} is not in fn.toml", self.tenant));
-        self.host.tenants.get(self.tenant).ok_or_else(absent)
+    /// Returns true if the name was free when the creation began.
+    pub async fn is_claimed(&self) -> bool {
+        let (directory, token) = (self.directory.clone(), self.action.token.clone());
+        let look = move || {
+            let intent = file::read::<Intent>(&directory, file::INTENT).ok().flatten();
+            intent.is_some_and(|own| own.token == token && own.before == Value::Bool(false))
+        };
+        tokio::task::spawn_blocking(look).await.unwrap_or(false)
     }
 
     /// Calls a service with the tenant's own rights.
@@ -201,22 +147,5 @@ impl<'a> Task<'a> {
     ) -> Result<Value, Refusal> {
         let order = Order { kind: Some(kind), target, item, query: &[], parameters };
         lambda_api::perform(self.host, self.tenant, order).await
-    }
-}
-
-/// A deletion: what is not there is deleted.
-///
-/// # Errors
-/// It failed for another reason.
-pub fn deleted(result: Result<Value, Refusal>) -> Result<(), Failed> {
-    match result {
-        Ok(_) => Ok(()),
-        Err(
-            Refusal::NotFound(_)
-            | Refusal::Foreign(_)
-            | Refusal::Absent(_)
-            | Refusal::NotProvisioned(_),
-        ) => Ok(()),
-        Err(refusal) => Err(refusal.into()),
     }
 }

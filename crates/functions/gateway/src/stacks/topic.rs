@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::properties::{only, tags, text_of};
-use super::task::{Done, Failed, Task};
+use super::outcome::{Done, Failed};
+use super::task::Task;
 use crate::behalf::CallError;
 use crate::config::REGION;
 use crate::service_request::of_topics;
@@ -21,7 +22,7 @@ const PAGES_MAX: usize = 1000;
 
 type Form = Vec<(String, String)>;
 
-async fn ask(task: &Task<'_>, operation: &str, form: &Form) -> Result<String, CallError> {
+async fn ask(task: &Task<'_>, operation: &str, form: &[(String, String)]) -> Result<String, CallError> {
     let answer = task.call(of_topics(REGION, operation, form)).await?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
@@ -53,9 +54,9 @@ fn attributes(properties: &Value) -> Result<Form, Failed> {
         ATTRIBUTES.iter().map(|(name, _)| *name).chain(["TopicName", "Tags"]).collect();
     let advice = "Subscriptions are made outside of the stack";
     only("AWS::SNS::Topic", properties, &known, advice)?;
-    let of = |(name, _): &(&str, Option<&str>)| Some((*name, properties.get(*name)?));
     let mut all = Vec::new();
-    for (name, value) in ATTRIBUTES.iter().filter_map(of) {
+    for (name, _) in ATTRIBUTES {
+        let Some(value) = properties.get(name) else { continue };
         let text = text_of(value).ok_or_else(|| Failed::new(format!("{name} must be a text")))?;
         all.push(pair(name, &text));
     }
@@ -136,7 +137,7 @@ pub async fn update(
         }
     }
     for (name, value) in new {
-        let form = vec![
+        let form = [
             pair("TopicArn", arn),
             pair("AttributeName", &name),
             pair("AttributeValue", &value),
@@ -147,12 +148,17 @@ pub async fn update(
     Ok(done(arn))
 }
 
-/// Deletes a topic. The service knows no absent topic.
+/// Deletes a topic: its ARN, or the name of one that a failed creation may have left.
 ///
 /// # Errors
 /// The service refuses it.
 pub async fn delete(task: &Task<'_>, arn: &str) -> Result<(), Failed> {
-    match ask(task, "DeleteTopic", &vec![pair("TopicArn", arn)]).await {
+    let found = match arn.starts_with("arn:") {
+        true => Some(arn.to_owned()),
+        false => find(task, arn).await?,
+    };
+    let Some(arn) = found else { return Ok(()) };
+    match ask(task, "DeleteTopic", &[pair("TopicArn", &arn)]).await {
         Ok(_) => Ok(()),
         Err(CallError::Service { status: 404, .. }) => Ok(()),
         Err(error) => Err(failed("DeleteTopic", &error)),

@@ -1,0 +1,58 @@
+//! The task of a stack with an operation in progress: action by action, each durable before it is carried
+//! out. A gateway that was killed begins with the action that the disk has.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::resource;
+use super::task::Task;
+use super::tenant_stacks::TenantStacks;
+use crate::host::Host;
+
+/// Pause after a write that failed.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Begins to drive a stack, unless it is driven already.
+pub fn drive(host: &Rc<Host>, stacks: &Rc<TenantStacks>, id: &str) {
+    if !stacks.take(id) {
+        return;
+    }
+    let (host, stacks, id) = (host.clone(), stacks.clone(), id.to_owned());
+    tokio::task::spawn_local(async move {
+        loop {
+            run(&host, &stacks, &id).await;
+            // Another operation may have begun since.
+            if !stacks.leave(&id) || !stacks.take(&id) {
+                return;
+            }
+        }
+    });
+}
+
+async fn run(host: &Rc<Host>, stacks: &TenantStacks, id: &str) {
+    let mut carried_out = None;
+    loop {
+        let action = match stacks.advance(id, carried_out.take()).await {
+            Ok(Some(action)) => action,
+            Ok(None) => return,
+            Err(error) => {
+                // The stack is what the disk has: its action is repeated.
+                tracing::error!(%error, stack = id, "cannot be stored; tried again");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        tracing::info!(
+            stack = action.stack_name,
+            resource = action.logical_id,
+            step = action.step,
+            "an action of a stack"
+        );
+        let (outcome, notes) = {
+            let place = (host, stacks.tenant.as_str());
+            let task = Task::new(place, &action, &stacks.identities, stacks.directory(id));
+            (resource::act(&task).await, task.notes())
+        };
+        carried_out = Some((action, outcome, notes));
+    }
+}

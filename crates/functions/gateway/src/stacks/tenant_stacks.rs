@@ -1,0 +1,156 @@
+//! The stacks of one tenant: each change is durable before its answer, or before the action that follows
+//! from it.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use tokio::sync::{Mutex, MutexGuard};
+use unlade_fn_model::lambda::Refusal;
+use unlade_fn_model::lifecycle::reference::ACCOUNT;
+use unlade_fn_stacks::{Action, Failure, Given, Outcome, Place, Request, Stacks};
+
+use super::file;
+use super::identities::Identities;
+use crate::config::REGION;
+use crate::deploy::time_ms;
+use crate::host::Host;
+
+/// See the [module](self).
+pub struct TenantStacks {
+    /// The tenant.
+    pub tenant: String,
+    /// The roles and policies of the stacks.
+    pub identities: Identities,
+    directory: PathBuf,
+    stacks: RefCell<Stacks>,
+    /// A change and its write: none comes between.
+    turn: Mutex<()>,
+    /// The stacks whose operations have a task.
+    driven: RefCell<BTreeSet<String>>,
+}
+
+fn now_ms() -> u64 {
+    time_ms(SystemTime::now())
+}
+
+impl TenantStacks {
+    /// Reads the stacks of a tenant.
+    ///
+    /// # Errors
+    /// The system call failed, or a file of roles is damaged.
+    pub fn load(host: &Host, tenant: &str) -> io::Result<TenantStacks> {
+        let directory = file::of_tenant(&host.config.state, tenant);
+        let place = Place { region: REGION.to_owned(), account: ACCOUNT.to_owned() };
+        let stacks = Stacks::new(place, file::all(&directory)?);
+        Ok(TenantStacks {
+            tenant: tenant.to_owned(),
+            identities: Identities::load(host, tenant)?,
+            directory,
+            stacks: RefCell::new(stacks),
+            turn: Mutex::default(),
+            driven: RefCell::default(),
+        })
+    }
+
+    /// The directory of a stack.
+    pub fn directory(&self, id: &str) -> PathBuf {
+        file::of_stack(&self.directory, id)
+    }
+
+    /// The stacks with an operation in progress.
+    pub fn running(&self) -> Vec<String> {
+        self.stacks.borrow().running()
+    }
+
+    /// Returns true if the operation of a stack has got no task yet; it has one from now on.
+    pub fn take(&self, id: &str) -> bool {
+        self.driven.borrow_mut().insert(id.to_owned())
+    }
+
+    /// Notes that the task of a stack ends; returns true if there is something to do again.
+    pub fn leave(&self, id: &str) -> bool {
+        self.driven.borrow_mut().remove(id);
+        self.stacks.borrow().get(id).is_some_and(|stack| stack.operation.is_some())
+    }
+
+    /// Makes the state of a stack durable, within the caller's turn. If that fails, the stack is what the
+    /// disk has.
+    async fn store(&self, _turn: &MutexGuard<'_, ()>, id: &str) -> io::Result<()> {
+        let stack = self.stacks.borrow().get(id).cloned();
+        let Some(stack) = stack else { return Ok(()) };
+        let directory = self.directory.clone();
+        let write = move || file::write_stack(&directory, &stack);
+        let stored = tokio::task::spawn_blocking(write).await;
+        let stored = stored.unwrap_or_else(|error| Err(io::Error::other(error)));
+        if stored.is_err()
+            && let Ok(durable) = file::read_stack(&self.directory, id)
+        {
+            self.stacks.borrow_mut().put_back(id, durable);
+        }
+        stored
+    }
+
+    /// Carries out a request; returns the answer, or the refusal of the engine.
+    ///
+    /// # Errors
+    /// The change cannot be stored.
+    pub async fn call(
+        &self,
+        request: &Request,
+        (unique, template): (&str, Option<&str>),
+    ) -> Result<Result<String, Failure>, Refusal> {
+        let turn = self.turn.lock().await;
+        let given = Given { now_ms: now_ms(), unique, template };
+        let called = self.stacks.borrow_mut().call(request, given);
+        let reply = match called {
+            Ok(reply) => reply,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        if let Some(id) = &reply.changed {
+            let failed = |error| Refusal::Service(format!("the stack cannot be stored: {error}"));
+            self.store(&turn, id).await.map_err(failed)?;
+            self.forget();
+        }
+        Ok(Ok(reply.xml))
+    }
+
+    /// Removes the files of deleted stacks that are too many.
+    fn forget(&self) {
+        let gone = self.stacks.borrow_mut().forget();
+        for id in gone {
+            if let Err(error) = file::remove(&self.directory, &id) {
+                tracing::warn!(%error, stack = id, "is left behind");
+            }
+        }
+    }
+
+    /// Takes the outcome of the action before, and gives the next one, which is durable. `None` is the end
+    /// of the operation.
+    ///
+    /// # Errors
+    /// It cannot be stored: the stack is what the disk has, and the action comes again.
+    pub async fn advance(
+        &self,
+        id: &str,
+        carried_out: Option<(Action, Outcome, Vec<String>)>,
+    ) -> io::Result<Option<Action>> {
+        let turn = self.turn.lock().await;
+        let next = {
+            let mut stacks = self.stacks.borrow_mut();
+            if let Some((action, outcome, notes)) = carried_out {
+                for note in notes {
+                    stacks.note(id, &action, note, now_ms());
+                }
+                if let Err(error) = stacks.outcome(id, action.step, outcome, now_ms()) {
+                    tracing::error!(%error, stack = id, "the outcome of an action is lost");
+                }
+            }
+            stacks.next(id, now_ms())
+        };
+        self.store(&turn, id).await?;
+        Ok(next)
+    }
+}
