@@ -2,8 +2,8 @@
 //! workers, the store and the instances of functions.
 //!
 //! Use it through `unlade fn serve`. To embed it: a [`GatewayConfig`], and [`serve`] with the
-//! isolation backends that the program passes in behind a trait. It moves events and results, never
-//! objects.
+//! isolation backends that the program passes in behind a trait. It moves events and results, and
+//! no object but code and templates.
 //!
 //! ```
 //! use unlade_fn_gateway::GatewayConfig;
