@@ -595,3 +595,20 @@ Outputs:
     let message = host.call(&create("c", &other)).unwrap_err();
     assert!(message.contains("Unresolved resource dependencies [Not]"), "{message}");
 }
+
+#[test]
+fn the_caller_notes_and_takes_back_what_it_cannot_write() {
+    let mut host = Host::new();
+    let (_, id) = host.send(&create("app", QUEUE)).unwrap();
+    let id = id.unwrap();
+    let durable = host.stacks.get(&id).cloned();
+    let action = host.stacks.next(&id, host.now_ms).unwrap();
+    host.stacks.note(&id, &action, "it has no effect".to_owned(), host.now_ms);
+    let events = host.send(&[("Action", "DescribeStackEvents"), ("StackName", "app")]).unwrap().0;
+    assert!(events.contains("it has no effect"), "{events}");
+    host.stacks.put_back(&id, durable);
+    let again = host.stacks.next(&id, host.now_ms).unwrap();
+    assert_eq!(again, action, "it is handed out again");
+    host.stacks.put_back(&id, None);
+    assert!(host.stacks.get(&id).is_none() && host.stacks.running().is_empty());
+}

@@ -128,8 +128,9 @@ pub async fn create(task: &Task<'_>, bucket: &str, properties: &Value) -> Result
     let named = json!({ "Bucket": bucket });
     let is_there = match ask(task, "HeadBucket", &named).await {
         Ok(_) => true,
-        // Someone else's: its creation is refused below.
-        Err(error) if has_status(&error, 404) || has_status(&error, 403) => false,
+        // Someone else has the name.
+        Err(error) if has_status(&error, 403) => true,
+        Err(error) if has_status(&error, 404) => false,
         Err(error) => return Err(Failed::new(format!("HeadBucket of {bucket}: {error}"))),
     };
     task.claim(&format!("the bucket {bucket}"), is_there).await?;

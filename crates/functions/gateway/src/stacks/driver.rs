@@ -9,6 +9,9 @@ use super::task::Task;
 use super::tenant_stacks::TenantStacks;
 use crate::host::Host;
 
+/// Longest wait for the tenant's worker before an action. At the start of a gateway it starts, too, and may
+/// have a journal to read.
+const WORKER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause after a write that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -48,6 +51,10 @@ async fn run(host: &Rc<Host>, stacks: &TenantStacks, id: &str) {
             step = action.step,
             "an action of a stack"
         );
+        if let Some(tenant) = host.tenants.get(&stacks.tenant) {
+            // Without a worker the action fails, with the reason.
+            let _ = tenant.link(WORKER_TIMEOUT).await;
+        }
         let (outcome, notes) = {
             let place = (host, stacks.tenant.as_str());
             let task = Task::new(place, &action, &stacks.identities, stacks.directory(id));
