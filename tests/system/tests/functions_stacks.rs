@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use system_tests::functions::{Answer, Gateway, ask, keys_of, until};
+use system_tests::functions::{Answer, Gateway, ask, ask_as, keys_of, until};
 use system_tests::needs_functions;
 use unlade_testkit::Random;
 
@@ -258,15 +258,58 @@ fn roles_of_stacks_are_within_the_operators_limit() {
     assert!(events.contains("a role of the operator"), "{events}");
 }
 
-/// A Zip archive with one file.
-fn archive(directory: &Path, name: &str, content: &str) -> Vec<u8> {
-    let source = directory.join(name);
-    std::fs::write(&source, content).unwrap();
+/// A Zip archive of files, which have no directories.
+fn archive_of(directory: &Path, files: &[(&str, &str)]) -> Vec<u8> {
     let packed = directory.join("packed.zip");
     let mut command = Command::new("/usr/bin/python3");
-    command.args(["-m", "zipfile", "-c"]).arg(&packed).arg(&source);
+    command.args(["-m", "zipfile", "-c"]).arg(&packed);
+    for (name, content) in files {
+        std::fs::write(directory.join(name), content).unwrap();
+        command.arg(directory.join(name));
+    }
     assert!(command.status().unwrap().success());
     std::fs::read(packed).unwrap()
+}
+
+/// Lambda's API takes an archive that the tenant's worker reads in several parts, with the tenant's own
+/// rights.
+#[test]
+fn code_is_read_from_the_store_in_parts_with_the_rights_of_the_tenant() {
+    needs_functions!();
+    let gateway = Gateway::start(
+        "[[tenant.bound.role.statements]]\neffect = \"allow\"\nactions = [\"s3:*\"]\n\
+         resources = [\"own\", \"own/*\"]\n",
+    );
+    gateway.bucket("box");
+    let scratch = tempfile::tempdir().unwrap();
+    // Digits of random numbers have half of their length when they are packed.
+    let mut random = Random::new(11);
+    let digits: String = (0..1 << 20).map(|_| format!("{:016x}", random.next())).collect();
+    let code = "import os\n\ndef handler(event, context):\n    \
+                return os.path.getsize(os.path.join(os.path.dirname(__file__), 'digits'))\n";
+    let packed = archive_of(scratch.path(), &[("app.py", code), ("digits", &digits)]);
+    assert!(packed.len() > 2 * (4 << 20), "more than two parts");
+    gateway.put("box", "code", &packed);
+    let body = |key: &str| {
+        json!({
+            "FunctionName": "big", "Runtime": "python3.12", "Handler": "app.handler",
+            "Role": "arn:aws:iam::000000000000:role/default", "Timeout": 30,
+            "Code": {"S3Bucket": "box", "S3Key": key},
+        })
+        .to_string()
+    };
+    let path = "/2015-03-31/functions";
+    let absent = ask(gateway.address, "POST", path, &[], body("absent").as_bytes()).unwrap();
+    assert!(absent.status == 400 && text(&absent).contains("NoSuchKey"), "{absent:?}");
+    let keys = keys_of(gateway.address, "bound").unwrap();
+    let denied = ask_as(&keys, gateway.address, "POST", path, &[], body("code").as_bytes()).unwrap();
+    assert!(denied.status == 400 && text(&denied).contains("s3:GetObject"), "{denied:?}");
+    let made = ask(gateway.address, "POST", path, &[], body("code").as_bytes()).unwrap();
+    assert_eq!(made.status, 201, "{made:?}");
+    assert_eq!(made.json()["CodeSize"], packed.len());
+    let path = "/2015-03-31/functions/big/invocations";
+    let answer = ask(gateway.address, "POST", path, &[], b"{}").unwrap();
+    assert_eq!(answer.json(), digits.len(), "{answer:?}");
 }
 
 /// The template of `sam init`, after `sam package`.
@@ -296,7 +339,7 @@ fn sam_deploys_and_deletes_by_its_requests() {
     let scratch = tempfile::tempdir().unwrap();
     let code = |number: u32| {
         let text = format!("def handler(event, context):\n    return {number}\n");
-        gateway.put("box", "app/code", &archive(scratch.path(), "app.py", &text));
+        gateway.put("box", "app/code", &archive_of(scratch.path(), &[("app.py", &text)]));
     };
     let identity = b"Action=GetCallerIdentity&Version=2011-06-15";
     let identity = ask(gateway.address, "POST", "/", &[FORM], identity).unwrap();
@@ -432,8 +475,7 @@ fn another_tenant_sees_no_stack() {
     create(&gateway, "w");
     let keys = keys_of(gateway.address, "other").unwrap();
     let form = b"Action=DescribeStacks&Version=2010-05-15";
-    let answer =
-        system_tests::functions::ask_as(&keys, gateway.address, "POST", "/", &[FORM], form).unwrap();
+    let answer = ask_as(&keys, gateway.address, "POST", "/", &[FORM], form).unwrap();
     assert_eq!(answer.status, 200);
     assert!(!text(&answer).contains("<StackName>"), "{answer:?}");
 }

@@ -12,6 +12,8 @@ pub mod file;
 pub mod form;
 mod function;
 pub mod identities;
+#[cfg(test)]
+mod killed;
 mod lambda;
 mod log_group;
 mod managed;
