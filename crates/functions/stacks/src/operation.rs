@@ -185,6 +185,11 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// What the stack becomes.
+    pub fn target(&self) -> &Deployment {
+        &self.target
+    }
+
     /// Its kind.
     pub fn kind(&self) -> OperationKind {
         self.kind

@@ -9,7 +9,7 @@ use crate::behalf::CallError;
 use crate::config::REGION;
 use crate::service_request::of_store;
 
-const PROPERTIES: &[&str] = &[
+pub const PROPERTIES: &[&str] = &[
     "BucketEncryption",
     "BucketName",
     "OwnershipControls",
@@ -17,7 +17,8 @@ const PROPERTIES: &[&str] = &[
     "Tags",
     "VersioningConfiguration",
 ];
-const ADVICE: &str = "Make a bucket with it outside of the stack, and give its name as a parameter";
+pub const POLICY: &[&str] = &["Bucket", "PolicyDocument"];
+pub const ADVICE: &str = "Make a bucket with it outside of the stack, and give its name as a parameter";
 
 async fn ask(task: &Task<'_>, operation: &str, parameters: &Value) -> Result<Vec<u8>, CallError> {
     task.call(of_store(REGION, operation, parameters)).await
@@ -220,7 +221,7 @@ fn only_demands_tls(document: &Value) -> bool {
 /// The store refuses it, or has no policies.
 pub async fn put_policy(task: &Task<'_>, properties: &Value, is_new: bool) -> Result<Done, Failed> {
     let kind = "AWS::S3::BucketPolicy";
-    only(kind, properties, &["Bucket", "PolicyDocument"], ADVICE)?;
+    only(kind, properties, POLICY, ADVICE)?;
     let bucket = required(properties, "Bucket")?;
     let document = properties.get("PolicyDocument").cloned().unwrap_or_default();
     if is_new {

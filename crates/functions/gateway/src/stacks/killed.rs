@@ -31,8 +31,9 @@ const TEMPLATE: &str = r#"{"Resources": {
     "Logs": {"Type": "AWS::Logs::LogGroup", "DependsOn": "Shared", "Properties": {
         "LogGroupName": "g", "RetentionInDays": 1}}}}"#;
 /// A resource that fails after all others.
-const FAILS: &str = r#""Last": {"Type": "AWS::Logs::LogGroup", "DependsOn": "Logs",
-    "Properties": {"LogGroupName": "h", "KmsKeyId": "k"}}"#;
+const FAILS: &str = r#""Last": {"Type": "AWS::IAM::ManagedPolicy", "DependsOn": "Logs", "Properties": {
+    "Roles": ["absent"], "PolicyDocument": {"Version": "2012-10-17", "Statement": [
+        {"Effect": "Allow", "Action": "s3:PutObject", "Resource": "*"}]}}}"#;
 
 fn host(state: &Path) -> Rc<Host> {
     let text = format!("state = \"{}\"\n[tenant.{TENANT}]\n", state.display());
@@ -89,7 +90,7 @@ impl Life {
                 if let (Work::Create { .. }, Outcome::Failed { reason, .. }) =
                     (&action.work, &outcome)
                 {
-                    assert!(reason.contains("KmsKeyId"), "{}: {reason}", action.logical_id);
+                    assert!(reason.contains("the role absent"), "{}: {reason}", action.logical_id);
                 }
                 if self.is_killed() {
                     return false;

@@ -8,15 +8,16 @@ use super::outcome::{Done, Failed};
 use super::task::Task;
 use crate::config::REGION;
 
-const PROPERTIES: &[&str] = &["LogGroupName", "RetentionInDays", "Tags"];
+pub const PROPERTIES: &[&str] = &["LogGroupName", "RetentionInDays", "Tags"];
+/// What to do about others.
+pub const ADVICE: &str = "Logs are those of functions: `unlade fn logs`";
 
 /// Accepts a group, with a note about settings without an effect.
 ///
 /// # Errors
 /// It has a setting that changes more than the length of a log.
 pub fn put(task: &Task<'_>, name: &str, properties: &Value) -> Result<Done, Failed> {
-    let advice = "Logs are those of functions: `unlade fn logs`";
-    only("AWS::Logs::LogGroup", properties, PROPERTIES, advice)?;
+    only("AWS::Logs::LogGroup", properties, PROPERTIES, ADVICE)?;
     if properties.get("RetentionInDays").is_some() {
         task.note(
             "RetentionInDays has no effect: the gateway keeps the last lines of each function, by size \

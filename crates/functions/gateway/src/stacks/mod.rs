@@ -22,6 +22,7 @@ mod properties;
 mod queue;
 pub mod resource;
 mod role;
+mod served;
 mod service;
 mod table;
 pub mod task;

@@ -9,6 +9,8 @@ use crate::behalf::CallError;
 use crate::config::REGION;
 use crate::service_request::of_json;
 
+/// What to do about other properties.
+pub const ADVICE: &str = "Make the queue outside of the stack";
 /// Properties that are attributes of a queue, and their values without a property.
 const ATTRIBUTES: [(&str, Option<&str>); 14] = [
     ("ContentBasedDeduplication", Some("false")),
@@ -42,11 +44,14 @@ fn is_absent(error: &CallError) -> bool {
         if text.contains("NonExistentQueue") || text.contains("QueueDoesNotExist"))
 }
 
+/// The properties that are served.
+pub fn known() -> Vec<&'static str> {
+    ATTRIBUTES.iter().map(|(name, _)| *name).chain(["QueueName", "Tags"]).collect()
+}
+
 /// The attributes of properties: texts, and objects as JSON.
 fn attributes(properties: &Value) -> Result<Map<String, Value>, Failed> {
-    let known: Vec<&str> =
-        ATTRIBUTES.iter().map(|(name, _)| *name).chain(["QueueName", "Tags"]).collect();
-    only("AWS::SQS::Queue", properties, &known, "Make the queue outside of the stack")?;
+    only("AWS::SQS::Queue", properties, &known(), ADVICE)?;
     let mut all = Map::new();
     for (name, _) in ATTRIBUTES {
         let text = match properties.get(name) {

@@ -13,7 +13,7 @@ use super::{documents, managed};
 use crate::auth::sha256;
 use crate::config::DEFAULT_ROLE;
 
-const ROLE: &[&str] = &[
+pub const ROLE: &[&str] = &[
     "AssumeRolePolicyDocument",
     "Description",
     "ManagedPolicyArns",
@@ -23,9 +23,9 @@ const ROLE: &[&str] = &[
     "RoleName",
     "Tags",
 ];
-const POLICY: &[&str] = &["PolicyDocument", "PolicyName", "Roles"];
-const MANAGED: &[&str] = &["Description", "ManagedPolicyName", "Path", "PolicyDocument", "Roles"];
-const ADVICE: &str = "The operator limits a tenant by `role` in fn.toml";
+pub const POLICY: &[&str] = &["PolicyDocument", "PolicyName", "Roles"];
+pub const MANAGED: &[&str] = &["Description", "ManagedPolicyName", "Path", "PolicyDocument", "Roles"];
+pub const ADVICE: &str = "The operator limits a tenant by `role` in fn.toml";
 
 /// Texts of a list.
 fn texts(properties: &Value, name: &str) -> Result<BTreeSet<String>, Failed> {

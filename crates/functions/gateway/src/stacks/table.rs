@@ -11,7 +11,7 @@ use crate::behalf::CallError;
 use crate::config::REGION;
 use crate::service_request::of_json;
 
-const PROPERTIES: &[&str] = &[
+pub const PROPERTIES: &[&str] = &[
     "AttributeDefinitions",
     "BillingMode",
     "DeletionProtectionEnabled",
@@ -27,7 +27,7 @@ const PROPERTIES: &[&str] = &[
 ];
 /// Properties that can change in place here.
 const CHANGEABLE: [&str; 3] = ["BillingMode", "ProvisionedThroughput", "TimeToLiveSpecification"];
-const ADVICE: &str = "Make the table outside of the stack, and give its name as a parameter";
+pub const ADVICE: &str = "Make the table outside of the stack, and give its name as a parameter";
 /// Interval of the looks at a table that changes.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Most looks.

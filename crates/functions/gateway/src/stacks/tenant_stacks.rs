@@ -12,8 +12,8 @@ use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::lifecycle::reference::ACCOUNT;
 use unlade_fn_stacks::{Action, Failure, Given, Outcome, Place, Request, Stacks};
 
-use super::file;
 use super::identities::Identities;
+use super::{file, served};
 use crate::config::REGION;
 use crate::deploy::time_ms;
 use crate::host::Host;
@@ -110,11 +110,33 @@ impl TenantStacks {
             Err(failure) => return Ok(Err(failure)),
         };
         if let Some(id) = &reply.changed {
+            if let Some(why) = self.unserved(request, id) {
+                let durable = file::read_stack(&self.directory, id).map_err(|error| {
+                    Refusal::Service(format!("the stack cannot be read: {error}"))
+                })?;
+                self.stacks.borrow_mut().put_back(id, durable);
+                return Ok(Err(Failure::invalid(why)));
+            }
             let failed = |error| Refusal::Service(format!("the stack cannot be stored: {error}"));
             self.store(&turn, id).await.map_err(failed)?;
             self.forget();
         }
         Ok(Ok(reply.xml))
+    }
+
+    /// What the template of a request has that would have no effect.
+    fn unserved(&self, request: &Request, id: &str) -> Option<String> {
+        let stacks = self.stacks.borrow();
+        let stack = stacks.get(id)?;
+        let target = match request {
+            Request::CreateStack(_) | Request::UpdateStack(_) => stack.operation.as_ref()?.target(),
+            Request::CreateChangeSet(request) => {
+                let mut sets = stack.change_sets.values();
+                &sets.find(|set| set.name == request.name)?.target
+            }
+            _ => return None,
+        };
+        served::first_unserved(&target.template)
     }
 
     /// Removes the files of deleted stacks that are too many.

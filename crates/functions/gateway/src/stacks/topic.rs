@@ -9,6 +9,8 @@ use crate::behalf::CallError;
 use crate::config::REGION;
 use crate::service_request::of_topics;
 
+/// What to do about other properties.
+pub const ADVICE: &str = "Subscriptions are made outside of the stack";
 /// Properties that are attributes of a topic, and their values without a property.
 const ATTRIBUTES: [(&str, Option<&str>); 5] = [
     ("ContentBasedDeduplication", Some("false")),
@@ -48,12 +50,14 @@ fn elements<'a>(xml: &'a str, name: &str) -> Vec<&'a str> {
     found
 }
 
+/// The properties that are served.
+pub fn known() -> Vec<&'static str> {
+    ATTRIBUTES.iter().map(|(name, _)| *name).chain(["TopicName", "Tags"]).collect()
+}
+
 /// The attributes of properties.
 fn attributes(properties: &Value) -> Result<Form, Failed> {
-    let known: Vec<&str> =
-        ATTRIBUTES.iter().map(|(name, _)| *name).chain(["TopicName", "Tags"]).collect();
-    let advice = "Subscriptions are made outside of the stack";
-    only("AWS::SNS::Topic", properties, &known, advice)?;
+    only("AWS::SNS::Topic", properties, &known(), ADVICE)?;
     let mut all = Vec::new();
     for (name, _) in ATTRIBUTES {
         let Some(value) = properties.get(name) else { continue };
