@@ -20,6 +20,9 @@ pub const INTENT: &str = "intent.json";
 /// The name of the file with roles and policies.
 pub const IDENTITIES: &str = "identities.json";
 
+/// The levels from the state to the directory of a stack, both included.
+const LEVELS: usize = 4;
+
 /// The directory of all stacks.
 pub fn home(state: &Path) -> PathBuf {
     state.join("stacks")
@@ -39,9 +42,8 @@ pub fn of_stack(of_tenant: &Path, id: &str) -> PathBuf {
 /// Makes a directory that only its owner reads, with those above it.
 fn make(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    // The directory, and its name in the one above.
-    File::open(directory)?.sync_all()?;
-    directory.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+    // The directory, and the names in those above, as far as they may be new.
+    directory.ancestors().take(LEVELS).try_for_each(|at| File::open(at)?.sync_all())
 }
 
 /// Replaces a file. It is durable when this returns.
