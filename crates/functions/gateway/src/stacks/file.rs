@@ -43,7 +43,8 @@ pub fn of_stack(of_tenant: &Path, id: &str) -> PathBuf {
 fn make(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     // The directory, and the names in those above, as far as they may be new.
-    directory.ancestors().take(LEVELS).try_for_each(|at| File::open(at)?.sync_all())
+    let mut levels = directory.ancestors().take(LEVELS).filter(|at| !at.as_os_str().is_empty());
+    levels.try_for_each(|at| File::open(at)?.sync_all())
 }
 
 /// Replaces a file. It is durable when this returns.
