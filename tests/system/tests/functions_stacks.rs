@@ -302,7 +302,8 @@ fn code_is_read_from_the_store_in_parts_with_the_rights_of_the_tenant() {
     let absent = ask(gateway.address, "POST", path, &[], body("absent").as_bytes()).unwrap();
     assert!(absent.status == 400 && text(&absent).contains("NoSuchKey"), "{absent:?}");
     let keys = keys_of(gateway.address, "bound").unwrap();
-    let denied = ask_as(&keys, gateway.address, "POST", path, &[], body("code").as_bytes()).unwrap();
+    let denied =
+        ask_as(&keys, gateway.address, "POST", path, &[], body("code").as_bytes()).unwrap();
     assert!(denied.status == 400 && text(&denied).contains("s3:GetObject"), "{denied:?}");
     let made = ask(gateway.address, "POST", path, &[], body("code").as_bytes()).unwrap();
     assert_eq!(made.status, 201, "{made:?}");
@@ -348,7 +349,11 @@ fn sam_deploys_and_deletes_by_its_requests() {
         code(number);
         // Another key for each code, as the tool does: its hash.
         let template = SAM.replace("app/code", &format!("app/code-{number}"));
-        gateway.put("box", &format!("app/code-{number}"), &gateway.object("box", "app/code").unwrap());
+        gateway.put(
+            "box",
+            &format!("app/code-{number}"),
+            &gateway.object("box", "app/code").unwrap(),
+        );
         gateway.put("box", "app/template", template.as_bytes());
         let name = format!("samcli-deploy{number}");
         let members = [
@@ -369,7 +374,8 @@ fn sam_deploys_and_deletes_by_its_requests() {
         let due = if kind == "CREATE" { "CREATE_COMPLETE" } else { "UPDATE_COMPLETE" };
         let about = settled_as(&gateway, "app", due);
         let arn = outputs(&about)["HelloWorldFunction"].clone();
-        let path = format!("/2015-03-31/functions/{}:live/invocations", arn.rsplit(':').next().unwrap());
+        let path =
+            format!("/2015-03-31/functions/{}:live/invocations", arn.rsplit(':').next().unwrap());
         let answer = ask(gateway.address, "POST", &path, &[], b"{}").unwrap();
         assert_eq!(answer.json(), number, "{answer:?}");
     };
@@ -413,10 +419,7 @@ fn serverless_makes_and_removes_its_bucket_by_its_requests() {
     done(&gateway, "CreateStack", &members);
     let about = settled_as(&gateway, "app-dev", "CREATE_COMPLETE");
     let bucket = outputs(&about)["ServerlessDeploymentBucketName"].clone();
-    let resource = [
-        ("StackName", "app-dev"),
-        ("LogicalResourceId", "ServerlessDeploymentBucket"),
-    ];
+    let resource = [("StackName", "app-dev"), ("LogicalResourceId", "ServerlessDeploymentBucket")];
     let resource = done(&gateway, "DescribeStackResource", &resource);
     assert_eq!(element(&resource, "PhysicalResourceId"), Some(bucket.as_str()));
     let events = done(&gateway, "DescribeStackEvents", &[("StackName", "app-dev")]);
@@ -452,11 +455,18 @@ fn a_deployment_survives_the_gateway() {
         });
         gateway.restart();
         let (status, about) = settled(&gateway, "app");
-        assert!(["CREATE_COMPLETE", "ROLLBACK_COMPLETE"].contains(&status.as_str()), "{run}: {about}");
+        assert!(
+            ["CREATE_COMPLETE", "ROLLBACK_COMPLETE"].contains(&status.as_str()),
+            "{run}: {about}"
+        );
         if status == "CREATE_COMPLETE" {
             assert_eq!(functions(&gateway).len(), 1, "run {run}");
         } else {
-            assert_eq!((functions(&gateway), roles(&gateway)), (Vec::new(), Vec::new()), "run {run}");
+            assert_eq!(
+                (functions(&gateway), roles(&gateway)),
+                (Vec::new(), Vec::new()),
+                "run {run}"
+            );
         }
         done(&gateway, "DeleteStack", &[("StackName", "app")]);
         gateway.restart();

@@ -310,7 +310,8 @@ impl Claim {
         let mut settings = SigningSettings::default();
         // Every signed header field is part of the signature.
         settings.excluded_headers = None;
-        let due = signature(request, settings, &self.keys, (&self.region, &self.service), self.time)?.1;
+        let due =
+            signature(request, settings, &self.keys, (&self.region, &self.service), self.time)?.1;
         if due.as_bytes().ct_eq(self.signature.as_bytes()).into() {
             return Ok(self.caller);
         }

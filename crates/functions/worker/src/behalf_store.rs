@@ -77,7 +77,8 @@ async fn at_store(
     };
     let bytes_max = PERFORMED_BYTES_MAX as u64;
     let due = object.left_bytes().unwrap_or(bytes_max).min(bytes_max);
-    let no_room = || Failed::host(HostCode::Unavailable, "the I/O worker has no room for the object");
+    let no_room =
+        || Failed::host(HostCode::Unavailable, "the I/O worker has no room for the object");
     let _held = tenant.quota.hold(due).ok_or_else(no_room)?;
     let bytes = read_all(&mut *object, PERFORMED_BYTES_MAX).await?;
     Ok(bytes.map(|bytes| (status, bytes)))

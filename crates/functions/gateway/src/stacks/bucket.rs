@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::properties::{only, required, tags, typed};
 use super::outcome::{Done, Failed};
+use super::properties::{only, required, tags, typed};
 use super::task::Task;
 use crate::behalf::CallError;
 use crate::config::REGION;
@@ -18,7 +18,8 @@ pub const PROPERTIES: &[&str] = &[
     "VersioningConfiguration",
 ];
 pub const POLICY: &[&str] = &["Bucket", "PolicyDocument"];
-pub const ADVICE: &str = "Make a bucket with it outside of the stack, and give its name as a parameter";
+pub const ADVICE: &str =
+    "Make a bucket with it outside of the stack, and give its name as a parameter";
 
 async fn ask(task: &Task<'_>, operation: &str, parameters: &Value) -> Result<Vec<u8>, CallError> {
     task.call(of_store(REGION, operation, parameters)).await
@@ -59,7 +60,9 @@ fn check_encryption(properties: &Value) -> Result<(), Failed> {
     for rule in rules.and_then(Value::as_array).into_iter().flatten() {
         let algorithm = rule.pointer("/ServerSideEncryptionByDefault/SSEAlgorithm");
         if algorithm.is_some_and(|name| name != "AES256") {
-            return Err(Failed::new(format!("BucketEncryption: only AES256 is accepted. {ADVICE}")));
+            return Err(Failed::new(format!(
+                "BucketEncryption: only AES256 is accepted. {ADVICE}"
+            )));
         }
     }
     Ok(())
@@ -171,7 +174,8 @@ pub async fn update(
     if before.get("VersioningConfiguration").is_some()
         && after.get("VersioningConfiguration").is_none()
     {
-        let parameters = json!({"Bucket": bucket, "VersioningConfiguration": {"Status": "Suspended"}});
+        let parameters =
+            json!({"Bucket": bucket, "VersioningConfiguration": {"Status": "Suspended"}});
         set(task, ("VersioningConfiguration", "PutBucketVersioning"), &parameters).await?;
     }
     for (property, operation, parameters) in new {

@@ -34,7 +34,8 @@ pub fn merged<'a>(documents: impl IntoIterator<Item = &'a Value>) -> Result<Valu
     for document in documents {
         let has_variables = document.get("Version").and_then(Value::as_str) == Some(WITH_VARIABLES);
         if !has_variables && document.to_string().contains("${") {
-            let why = format!("a policy document with ${{…}} needs \"Version\": \"{WITH_VARIABLES}\"");
+            let why =
+                format!("a policy document with ${{…}} needs \"Version\": \"{WITH_VARIABLES}\"");
             return Err(why);
         }
         for mut statement in listed(document.get("Statement")) {
@@ -67,7 +68,8 @@ fn listed(value: Option<&Value>) -> Vec<Value> {
 /// It does not say that.
 pub fn beside_functions(trust: &Value) -> Result<Option<String>, String> {
     let statements = listed(trust.get("Statement"));
-    let services = |statement: &Value| listed(statement.get("Principal").and_then(|p| p.get("Service")));
+    let services =
+        |statement: &Value| listed(statement.get("Principal").and_then(|p| p.get("Service")));
     let is_of_functions = |statement: &Value| {
         let assumes = listed(statement.get("Action")).iter().any(|action| {
             action.as_str().is_some_and(|text| text.eq_ignore_ascii_case("sts:AssumeRole"))

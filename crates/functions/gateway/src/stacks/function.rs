@@ -9,8 +9,8 @@ use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::lifecycle::arn;
 use zip::write::SimpleFileOptions;
 
-use super::properties::{tags, text_of, typed};
 use super::outcome::{Done, Failed, deleted};
+use super::properties::{tags, text_of, typed};
 use super::task::Task;
 use crate::config::REGION;
 use crate::lambda_api::{self, OperationKind, Order};
@@ -163,8 +163,7 @@ pub async fn update(
     if has_new_code || old.code != new.code {
         parameters.insert("Code".to_owned(), new.code.into());
     }
-    let order =
-        Order { kind: None, target: name, item: "", query: &[], parameters };
+    let order = Order { kind: None, target: name, item: "", query: &[], parameters };
     lambda_api::perform(task.host, task.tenant, order).await?;
     match (old.reserved, new.reserved) {
         (_, Some(reserved)) => reserve(task, name, reserved).await?,
@@ -222,9 +221,8 @@ mod tests {
 
     #[test]
     fn a_text_becomes_an_archive() {
-        let properties = |text: &str| {
-            Map::from_iter([("Code".to_owned(), json!({ "ZipFile": text }))])
-        };
+        let properties =
+            |text: &str| Map::from_iter([("Code".to_owned(), json!({ "ZipFile": text }))]);
         let packed = code(&properties("def handler(e, c): return 1\n"), "python3.12").unwrap();
         let packed = packed["ZipFile"].as_str().unwrap();
         let packed = base64::engine::general_purpose::STANDARD.decode(packed).unwrap();
@@ -241,7 +239,10 @@ mod tests {
 
     #[test]
     fn variables_are_texts() {
-        assert_eq!(texts(&json!({"A": 1, "B": true, "C": "x"})).unwrap(), json!({"A": "1", "B": "true", "C": "x"}));
+        assert_eq!(
+            texts(&json!({"A": 1, "B": true, "C": "x"})).unwrap(),
+            json!({"A": "1", "B": "true", "C": "x"})
+        );
         assert!(texts(&json!({"A": {}})).is_err() && texts(&json!([])).is_err());
     }
 }

@@ -51,9 +51,10 @@ impl Content {
         let known = |arn: &String| managed::document(arn);
         let of_aws: Vec<Value> = role.managed.iter().filter_map(known).collect();
         let own = role.managed.iter().filter_map(|arn| Some(&self.policies.get(arn)?.document));
-        let attached = self.policies.iter().filter(|(key, policy)| {
-            policy.roles.contains(name) && !role.managed.contains(*key)
-        });
+        let attached = self
+            .policies
+            .iter()
+            .filter(|(key, policy)| policy.roles.contains(name) && !role.managed.contains(*key));
         let attached = attached.map(|(_, policy)| &policy.document);
         let all = role.inline.values().chain(&of_aws).chain(own).chain(attached);
         let rights = documents::merged(all)?;
@@ -114,7 +115,9 @@ impl Identities {
         let mut content = self.content.borrow().clone();
         let result = act(&mut content)?;
         if content.roles.len() > ROLES_MAX {
-            return Err(Failed::new(format!("the stacks of a tenant have {ROLES_MAX} roles at most")));
+            return Err(Failed::new(format!(
+                "the stacks of a tenant have {ROLES_MAX} roles at most"
+            )));
         }
         let rights = content.rights().map_err(Failed::new)?;
         let (directory, written) = (self.directory.clone(), content.clone());

@@ -4,8 +4,8 @@
 use serde_json::{Map, Value};
 use unlade_fn_model::lifecycle::{Reference, arn};
 
-use super::properties::{required, text_of, typed};
 use super::outcome::{Done, Failed, deleted};
+use super::properties::{required, text_of, typed};
 use super::task::Task;
 use crate::auth::sha256;
 use crate::config::REGION;
@@ -111,12 +111,15 @@ fn alias_parameters(properties: &Value) -> Result<Map<String, Value>, Failed> {
     if let Some(version) = own.get("FunctionVersion").and_then(text_of) {
         own.insert("FunctionVersion".to_owned(), version.into());
     }
-    let weights = own.get_mut("RoutingConfig").and_then(|own| own.get_mut("AdditionalVersionWeights"));
+    let weights =
+        own.get_mut("RoutingConfig").and_then(|own| own.get_mut("AdditionalVersionWeights"));
     if let Some(weights) = weights
         && let Value::Array(list) = &*weights
     {
         let wrong = || {
-            Failed::new("RoutingConfig: AdditionalVersionWeights has FunctionVersion and FunctionWeight")
+            Failed::new(
+                "RoutingConfig: AdditionalVersionWeights has FunctionVersion and FunctionWeight",
+            )
         };
         let pair = |one: &Value| {
             Some((text_of(one.get("FunctionVersion")?)?, one.get("FunctionWeight")?.clone()))
@@ -196,8 +199,7 @@ pub async fn create_permission(
     let has = |policy: &unlade_fn_model::lifecycle::ResourcePolicy| {
         policy.statements.iter().any(|statement| statement.sid == sid)
     };
-    let is_there = record
-        .is_some_and(|record| record.policy(qualifier.as_ref()).is_ok_and(has));
+    let is_there = record.is_some_and(|record| record.policy(qualifier.as_ref()).is_ok_and(has));
     task.claim(&format!("the statement {sid}"), is_there).await?;
     if !is_there {
         let mut parameters = without(properties, &["FunctionName"]);
@@ -229,17 +231,12 @@ fn events_of(properties: &Value) -> Result<(String, String), Failed> {
 ///
 /// # Errors
 /// There is one already, or it is refused.
-pub async fn put_events(
-    task: &Task<'_>,
-    properties: &Value,
-    is_new: bool,
-) -> Result<Done, Failed> {
+pub async fn put_events(task: &Task<'_>, properties: &Value, is_new: bool) -> Result<Done, Failed> {
     let (name, qualifier) = events_of(properties)?;
     if is_new {
         let parsed = Reference::parse(&name, Some(&qualifier))?.qualifier;
         let record = task.host.registry.get(&name);
-        let is_there =
-            record.is_some_and(|record| record.event_config(parsed.as_ref()).is_ok());
+        let is_there = record.is_some_and(|record| record.event_config(parsed.as_ref()).is_ok());
         let what = format!("an event configuration of {name}:{qualifier}");
         task.claim(&what, is_there).await?;
     }
@@ -264,14 +261,7 @@ fn mapping_uuid(token: &str) -> String {
     let hash = sha256(token.as_bytes());
     let part = |from: usize, to: usize| &hash[from..to];
     // The version and the variant of a UUID that is made of a name (RFC 9562).
-    format!(
-        "{}-{}-8{}-a{}-{}",
-        part(0, 8),
-        part(8, 12),
-        part(13, 16),
-        part(17, 20),
-        part(20, 32)
-    )
+    format!("{}-{}-8{}-a{}-{}", part(0, 8), part(8, 12), part(13, 16), part(17, 20), part(20, 32))
 }
 
 fn mapping_done(uuid: &str) -> Done {
@@ -346,7 +336,8 @@ mod tests {
             "RoutingConfig": {"AdditionalVersionWeights": {"1": 0.25}},
         });
         assert_eq!(Value::Object(alias_parameters(&own).unwrap()), due);
-        let wrong = json!({"RoutingConfig": {"AdditionalVersionWeights": [{"FunctionVersion": "1"}]}});
+        let wrong =
+            json!({"RoutingConfig": {"AdditionalVersionWeights": [{"FunctionVersion": "1"}]}});
         assert!(alias_parameters(&wrong).is_err());
     }
 

@@ -3,8 +3,8 @@
 use serde_json::Value;
 use unlade_fn_model::lifecycle::reference::ACCOUNT;
 
-use super::properties::only;
 use super::outcome::{Done, Failed};
+use super::properties::only;
 use super::task::Task;
 use crate::config::REGION;
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::properties::{only, tags, text_of};
 use super::outcome::{Done, Failed};
+use super::properties::{only, tags, text_of};
 use super::task::Task;
 use crate::behalf::CallError;
 use crate::config::REGION;

@@ -6,8 +6,8 @@ use serde_json::Value;
 use unlade_fn_model::lifecycle::reference::ACCOUNT;
 
 use super::identities::{Attached, Content, Role};
-use super::properties::{only, required, text_of};
 use super::outcome::{Done, Failed};
+use super::properties::{only, required, text_of};
 use super::task::Task;
 use super::{documents, managed};
 use crate::auth::sha256;
@@ -24,7 +24,8 @@ pub const ROLE: &[&str] = &[
     "Tags",
 ];
 pub const POLICY: &[&str] = &["PolicyDocument", "PolicyName", "Roles"];
-pub const MANAGED: &[&str] = &["Description", "ManagedPolicyName", "Path", "PolicyDocument", "Roles"];
+pub const MANAGED: &[&str] =
+    &["Description", "ManagedPolicyName", "Path", "PolicyDocument", "Roles"];
 pub const ADVICE: &str = "The operator limits a tenant by `role` in fn.toml";
 
 /// Texts of a list.
@@ -189,7 +190,11 @@ fn policy_done(kind: &str, name: &str, properties: &Value) -> Result<Done, Faile
 ///
 /// # Errors
 /// The host cannot evaluate it, or it names a role that no stack has made.
-pub async fn create_policy(task: &Task<'_>, name: &str, properties: &Value) -> Result<Done, Failed> {
+pub async fn create_policy(
+    task: &Task<'_>,
+    name: &str,
+    properties: &Value,
+) -> Result<Done, Failed> {
     check_name(name)?;
     let kind = task.action.kind.as_str();
     let policy = attached(task, properties, known_of(kind))?;
@@ -229,7 +234,9 @@ pub async fn delete_policy(task: &Task<'_>, key: &str) -> Result<(), Failed> {
     let remove = |content: &mut Content| {
         let mut users = content.roles.iter().filter(|(_, role)| role.managed.contains(key));
         if let Some((name, _)) = users.next() {
-            return Err(Failed::new(format!("the role {name} has the policy {key}: detach it first")));
+            return Err(Failed::new(format!(
+                "the role {name} has the policy {key}: detach it first"
+            )));
         }
         content.policies.remove(key);
         Ok(())

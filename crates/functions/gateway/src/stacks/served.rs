@@ -27,7 +27,8 @@ const FUNCTION: &[&str] = &[
     "Timeout",
     "TracingConfig",
 ];
-const VERSION: &[&str] = &["CodeSha256", "Description", "FunctionName", "ProvisionedConcurrencyConfig"];
+const VERSION: &[&str] =
+    &["CodeSha256", "Description", "FunctionName", "ProvisionedConcurrencyConfig"];
 const ALIAS: &[&str] = &[
     "Description",
     "FunctionName",
@@ -123,10 +124,14 @@ mod tests {
 
     #[test]
     fn a_property_without_an_effect_is_refused_unless_it_may_be_absent() {
-        let of = |value: Value| first_unserved(&template("AWS::SNS::Topic", json!({"Subscription": value})));
+        let of = |value: Value| {
+            first_unserved(&template("AWS::SNS::Topic", json!({"Subscription": value})))
+        };
         let why = of(json!([{"Protocol": "sqs"}])).unwrap();
         assert!(why.contains("resource R") && why.contains("Subscription"), "{why}");
-        for absent in [json!([]), json!(null), json!({"Ref": "AWS::NoValue"}), json!({"Fn::If": []})] {
+        for absent in
+            [json!([]), json!(null), json!({"Ref": "AWS::NoValue"}), json!({"Fn::If": []})]
+        {
             assert_eq!(of(absent), None);
         }
         let layers = json!({"Handler": "a.b", "Layers": ["arn"]});

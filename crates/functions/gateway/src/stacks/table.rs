@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::properties::{changed, only, tags, typed};
 use super::outcome::{Done, Failed};
+use super::properties::{changed, only, tags, typed};
 use super::task::Task;
 use crate::behalf::CallError;
 use crate::config::REGION;
@@ -143,8 +143,8 @@ async fn set_lifetime(
     let about = &about["TimeToLiveDescription"];
     let is_on = about["TimeToLiveStatus"].as_str().is_some_and(|text| text.starts_with("ENABL"));
     let is_wanted = wanted["Enabled"] == true;
-    let is_same = is_on == is_wanted
-        && (!is_on || about["AttributeName"] == wanted["AttributeName"]);
+    let is_same =
+        is_on == is_wanted && (!is_on || about["AttributeName"] == wanted["AttributeName"]);
     if is_same {
         return Ok(());
     }
@@ -174,7 +174,8 @@ pub async fn update(
     let mut table = table.ok_or_else(gone)?;
     let own = typed(after);
     let mode = own.get("BillingMode").cloned().unwrap_or_else(|| "PROVISIONED".into());
-    let is_throughput = changed.contains("BillingMode") || changed.contains("ProvisionedThroughput");
+    let is_throughput =
+        changed.contains("BillingMode") || changed.contains("ProvisionedThroughput");
     if is_throughput && !has(&table, &mode, own.get("ProvisionedThroughput")) {
         let mut parameters = json!({"TableName": name, "BillingMode": mode});
         if let Some(throughput) = own.get("ProvisionedThroughput") {
@@ -227,7 +228,8 @@ mod tests {
 
     #[test]
     fn a_throughput_that_is_there_is_not_set_again() {
-        let table = json!({"ProvisionedThroughput": {"ReadCapacityUnits": 5, "WriteCapacityUnits": 6}});
+        let table =
+            json!({"ProvisionedThroughput": {"ReadCapacityUnits": 5, "WriteCapacityUnits": 6}});
         let units = |read, write| json!({"ReadCapacityUnits": read, "WriteCapacityUnits": write});
         let provisioned = Value::from("PROVISIONED");
         assert!(has(&table, &provisioned, Some(&units(5, 6))));

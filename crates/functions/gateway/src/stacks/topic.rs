@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::properties::{only, tags, text_of};
 use super::outcome::{Done, Failed};
+use super::properties::{only, tags, text_of};
 use super::task::Task;
 use crate::behalf::CallError;
 use crate::config::REGION;
@@ -24,7 +24,11 @@ const PAGES_MAX: usize = 1000;
 
 type Form = Vec<(String, String)>;
 
-async fn ask(task: &Task<'_>, operation: &str, form: &[(String, String)]) -> Result<String, CallError> {
+async fn ask(
+    task: &Task<'_>,
+    operation: &str,
+    form: &[(String, String)],
+) -> Result<String, CallError> {
     let answer = task.call(of_topics(REGION, operation, form)).await?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
@@ -128,7 +132,9 @@ pub async fn update(
     (before, after): (&Value, &Value),
 ) -> Result<Done, Failed> {
     if before.get("Tags") != after.get("Tags") {
-        return Err(Failed::new("Tags of a topic cannot be changed here; change them at the service"));
+        return Err(Failed::new(
+            "Tags of a topic cannot be changed here; change them at the service",
+        ));
     }
     let mut new = attributes(after)?;
     new.retain(|(name, _)| name != "FifoTopic");
@@ -141,11 +147,8 @@ pub async fn update(
         }
     }
     for (name, value) in new {
-        let form = [
-            pair("TopicArn", arn),
-            pair("AttributeName", &name),
-            pair("AttributeValue", &value),
-        ];
+        let form =
+            [pair("TopicArn", arn), pair("AttributeName", &name), pair("AttributeValue", &value)];
         let set = ask(task, "SetTopicAttributes", &form).await;
         set.map_err(|error| failed("SetTopicAttributes", &error))?;
     }
@@ -177,7 +180,8 @@ mod tests {
 
     #[test]
     fn elements_of_an_answer_are_found() {
-        let page = "<A><TopicArn>arn:1</TopicArn><TopicArn>arn:2</TopicArn></A><NextToken>t</NextToken>";
+        let page =
+            "<A><TopicArn>arn:1</TopicArn><TopicArn>arn:2</TopicArn></A><NextToken>t</NextToken>";
         assert_eq!(elements(page, "TopicArn"), ["arn:1", "arn:2"]);
         assert_eq!(elements(page, "NextToken"), ["t"]);
         assert!(elements("<TopicArn>cut", "TopicArn").is_empty());
