@@ -43,14 +43,12 @@ pub fn moved(before: &TcpFaults, after: &TcpFaults) -> Vec<String> {
 /// than a session's deadline: a retransmission then repairs a real loss.
 const RETRANSMISSION_TIMER: &str = "5s";
 
-/// Disables harmless causes of [`TCP_FAULTS`], and restarts `balancers`: a health check ends its
-/// connection with RST, or the kernels do where its FIN overtakes its ACK between two processors; a tail
-/// loss probe retransmits data whose acknowledgement the peer delays; a timer of 200 ms expires while a
-/// busy machine pauses; reordering between two processors looks like a loss.
+/// Stops the health checks of `balancers`, and restarts these: a check ends its connection with RST, or
+/// the kernels do where its FIN overtakes its ACK between two processors.
 ///
 /// # Panics
-/// A balancer does not start again, or a node does not take the settings.
-pub fn quieten(lab: &Lab, balancers: &[&str]) {
+/// A balancer does not start again.
+pub fn without_checks(lab: &Lab, balancers: &[&str]) {
     for balancer in balancers {
         let file = lab.dir().join("config").join(format!("{balancer}.toml"));
         let text = std::fs::read_to_string(&file).expect("a balancer has a configuration");
@@ -61,6 +59,17 @@ pub fn quieten(lab: &Lab, balancers: &[&str]) {
         let restarted = lab.run("restart", &[balancer]);
         assert!(restarted.status.success(), "{balancer}: {}", said(&restarted));
     }
+}
+
+/// Disables harmless causes of [`TCP_FAULTS`]: health checks of `balancers`, which are restarted; a tail
+/// loss probe retransmits data whose acknowledgement the peer delays; a timer of 200 ms expires while a
+/// busy machine pauses; reordering between two processors looks like a loss. A segment that is really
+/// lost is repaired late.
+///
+/// # Panics
+/// As [`without_checks`], or a node does not take the settings.
+pub fn quieten(lab: &Lab, balancers: &[&str]) {
+    without_checks(lab, balancers);
     let settings = "cd /proc/sys/net/ipv4 && echo 0 > tcp_early_retrans && \
                     echo 0 > tcp_recovery && echo 300 > tcp_reordering";
     let timers = format!(

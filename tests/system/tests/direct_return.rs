@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use system_tests::counters::{Metrics, moved, quieten, tcp_faults, wait_for};
+use system_tests::counters::{Metrics, moved, tcp_faults, wait_for, without_checks};
 use system_tests::direct::{
     HOST, PATIENCE, RETURNS, ask, ask_host, connect, connect_with, count, lab, receive,
     receive_head, request,
@@ -133,7 +133,7 @@ fn an_idle_connection_to_a_server_ends_in_order() {
     needs!("ip", "setsid", "ss");
     let _turn = turn();
     let lab = lab();
-    quieten(&lab, &["lb"]);
+    without_checks(&lab, &["lb"]);
     reconfigure(&lab, |text| {
         text.replace("direct_return = {", "upstream = { idle_timeout = \"1s\" }\ndirect_return = {")
     });

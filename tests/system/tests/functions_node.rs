@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::{Value, json};
-use system_tests::functions::{Answer, Gateway, ask, ask_plainly};
+use serde_json::json;
+use system_tests::functions::{Answer, Gateway, ask, ask_plainly, zip};
 use system_tests::needs_functions;
 
 const NODE: &str = "/usr/bin/node";
@@ -91,18 +91,6 @@ fn create(gateway: &Gateway, name: &str, runtime: &str, source: &Path) -> Answer
         "Timeout": 60, "Role": "arn:aws:iam::000000000000:role/default",
         "Code": {"ZipFile": zip(source)}});
     ask(gateway.address, "POST", "/2015-03-31/functions", &[], body.to_string().as_bytes()).unwrap()
-}
-
-/// A Zip archive of a directory, in base64.
-fn zip(directory: &Path) -> Value {
-    let script = "import base64, io, os, sys, zipfile\n\
-        out = io.BytesIO()\n\
-        with zipfile.ZipFile(out, 'w') as archive:\n    \
-            for name in os.listdir(sys.argv[1]):\n        \
-                archive.write(os.path.join(sys.argv[1], name), name)\n\
-        print(base64.b64encode(out.getvalue()).decode())";
-    let output = Command::new("/usr/bin/python3").args(["-c", script]).arg(directory).output();
-    String::from_utf8(output.unwrap().stdout).unwrap().trim().into()
 }
 
 #[test]

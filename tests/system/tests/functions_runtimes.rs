@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use system_tests::functions::{Answer, Gateway, ask_plainly, until};
+use system_tests::functions::{Answer, Gateway, ask_plainly, until, zip};
 use system_tests::needs_functions;
 
 /// A runtime that does what the event says. `$API` is the Runtime API, `$ID` the invocation,
@@ -500,16 +500,4 @@ fn lambdas_api_creates_functions_with_a_runtime_of_their_own() {
     let answer = create("java", "java21");
     assert_eq!(answer.error(), "InvalidParameterValueException", "{answer:?}");
     assert!(answer.json()["message"].as_str().unwrap().contains("provided.al2023"), "{answer:?}");
-}
-
-/// A Zip archive of a directory, in base64.
-fn zip(directory: &Path) -> Value {
-    let script = "import base64, io, os, sys, zipfile\n\
-        out = io.BytesIO()\n\
-        with zipfile.ZipFile(out, 'w') as archive:\n    \
-            for name in os.listdir(sys.argv[1]):\n        \
-                archive.write(os.path.join(sys.argv[1], name), name)\n\
-        print(base64.b64encode(out.getvalue()).decode())";
-    let output = Command::new("/usr/bin/python3").args(["-c", script]).arg(directory).output();
-    String::from_utf8(output.unwrap().stdout).unwrap().trim().into()
 }

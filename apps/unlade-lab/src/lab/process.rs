@@ -44,10 +44,13 @@ fn stat_fields(pid: u32) -> Option<Vec<String>> {
     Some(rest.split_ascii_whitespace().map(str::to_owned).collect())
 }
 
-/// Identity of a running process; `None` if there is none or it only waits to be reaped.
+/// Identity of a running process; `None` if there is none or it only waits to be reaped. A process whose
+/// first thread has ended runs as long as another one does: that one may load a program into the kernel,
+/// and keeps the sockets open.
 pub fn identify(pid: u32) -> Option<Identity> {
     let fields = stat_fields(pid)?;
-    if matches!(fields.first()?.as_str(), "Z" | "X") {
+    let threads: u32 = fields.get(17)?.parse().ok()?;
+    if matches!(fields.first()?.as_str(), "Z" | "X") && threads <= 1 {
         return None;
     }
     Some(Identity { pid, start_ticks: fields.get(19)?.parse().ok()? })
@@ -196,6 +199,24 @@ mod tests {
         // Nothing is sent to a process that is not the one meant.
         impostor.send(Signal::KILL);
         assert!(resident_bytes(me.pid) > 0);
+    }
+
+    #[test]
+    fn a_process_lives_as_long_as_one_of_its_threads() {
+        let script = "import ctypes, threading, time\n\
+            threading.Thread(target=time.sleep, args=(600,)).start()\n\
+            ctypes.CDLL(None).pthread_exit(None)";
+        let mut child = Command::new("python3").args(["-c", script]).spawn().unwrap();
+        let state = || stat_fields(child.id()).and_then(|fields| fields.first().cloned());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while state().as_deref() != Some("Z") {
+            assert!(Instant::now() < deadline, "the first thread does not end: {:?}", state());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let identity = identify(child.id()).expect("a thread of it sleeps");
+        stop(&[identity], Signal::TERM).unwrap();
+        assert!(!identity.is_alive());
+        child.wait().unwrap();
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::link::{InstanceEvent, Link, Reply};
 /// it.
 pub const REGION_BYTES: u64 = 16 << 20;
 
-/// Time in which a runtime of the function's own starts, as Lambda's: until then, an instance that has
+/// Time in which a runtime that starts in the instance does so, as Lambda's: until then, an instance that has
 /// not been invoked is not frozen.
 const INIT_TIME: Duration = Duration::from_secs(10);
 
@@ -88,7 +88,7 @@ impl AttachedInstance {
         }
         let after = self.instance.freeze_after()?;
         let is_starting =
-            self.begun.get() == 0 && self.function.manifest.runtime == Runtime::Provided;
+            self.begun.get() == 0 && self.function.manifest.runtime != Runtime::Python;
         Some(if is_starting { after.max(INIT_TIME) } else { after })
     }
 

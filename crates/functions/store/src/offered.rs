@@ -17,10 +17,12 @@ const BUCKET_LOCK: &str = "x-amz-bucket-object-lock-enabled";
 /// Checks that a request asks for nothing that is not offered.
 ///
 /// # Errors
-/// It has such a field. The message begins as that of S3, by which clients recognise it.
+/// It has such a field. The message begins as that of S3, by which clients recognise it, and names the
+/// first one by name: the order of fields is the client's.
 pub fn offered(fields: &HeaderMap) -> Result<(), Fault> {
     let is_missing = |name: &str| NOT_OFFERED.iter().any(|start| name.starts_with(start));
-    let found = fields.keys().map(hyper::header::HeaderName::as_str).find(|name| is_missing(name));
+    let names = fields.keys().map(hyper::header::HeaderName::as_str);
+    let found = names.filter(|name| is_missing(name)).min();
     let locks =
         fields.get(BUCKET_LOCK).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"));
     match found.or_else(|| locks.then_some(BUCKET_LOCK)) {
@@ -60,6 +62,12 @@ mod tests {
             assert!(refused.ends_with(name), "{refused}");
         }
         assert!(check(BUCKET_LOCK, "true").is_err());
+        let names = ["x-amz-server-side-encryption-customer-key", "x-amz-object-lock-mode"];
+        for names in [names, [names[1], names[0]]] {
+            let fields = names.map(|name| (name.parse().unwrap(), "x".parse().unwrap()));
+            let refused = offered(&HeaderMap::from_iter(fields)).unwrap_err().to_string();
+            assert!(refused.ends_with("x-amz-object-lock-mode"), "{refused}");
+        }
         for (name, value) in
             [(BUCKET_LOCK, "false"), ("x-amz-acl", "private"), ("x-amz-meta-a", "")]
         {
