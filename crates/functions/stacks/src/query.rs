@@ -266,7 +266,10 @@ impl Form {
     }
 
     fn on_failure(&mut self, key: &str) -> Result<OnFailure, Failure> {
-        let is_left = self.flag("DisableRollback")?;
+        // `sam sync` sends the second form.
+        let (first, second) =
+            (self.flag("DisableRollback")?, self.flag("DeploymentConfig.DisableRollback")?);
+        let is_left = first || second;
         match (self.take(key).as_deref(), is_left) {
             (None, false) | (Some("ROLLBACK"), false) => Ok(OnFailure::Rollback),
             (None, true) | (Some("DO_NOTHING"), _) => Ok(OnFailure::DoNothing),
@@ -417,6 +420,22 @@ mod tests {
             (submission.on_failure, submission.token.as_deref()),
             (OnFailure::Delete, Some("x"))
         );
+    }
+
+    #[test]
+    fn a_failure_ends_as_either_form_says() {
+        for (form, expected) in [
+            ("", OnFailure::Rollback),
+            ("&DisableRollback=true", OnFailure::DoNothing),
+            ("&DeploymentConfig.DisableRollback=false", OnFailure::Rollback),
+            ("&DeploymentConfig.DisableRollback=true", OnFailure::DoNothing),
+        ] {
+            let text = format!("Action=CreateStack&StackName=a&TemplateBody=x{form}");
+            let Request::CreateStack(made) = decode(text.as_bytes()).unwrap() else {
+                panic!("another")
+            };
+            assert_eq!(made.on_failure, expected, "{form}");
+        }
     }
 
     #[test]
