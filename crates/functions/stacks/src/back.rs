@@ -301,6 +301,7 @@ impl Stack {
             self.outputs.clear();
             self.imports.clear();
             self.change_sets.clear();
+            self.forget_secrets();
         }
         let is_executed = matches!(status, Status::CreateComplete | Status::UpdateComplete);
         let change_set = operation.change_set.and_then(|id| self.change_sets.get_mut(&id));
@@ -309,6 +310,16 @@ impl Stack {
                 true => ExecutionStatus::ExecuteComplete,
                 false => ExecutionStatus::ExecuteFailed,
             };
+        }
+    }
+
+    /// Forgets the values of secret parameters: nothing needs them any more.
+    fn forget_secrets(&mut self) {
+        let declared = &self.deployment.template.parameters;
+        let is_secret = |name: &str| declared.get(name).is_some_and(|own| own.is_secret);
+        let all = self.deployment.parameters.iter_mut();
+        for (_, value) in all.filter(|(name, _)| is_secret(name)) {
+            value.clear();
         }
     }
 

@@ -8,11 +8,11 @@ use serde_json::Value;
 use crate::change::{Change, ChangeAction, Replacement};
 use crate::check;
 use crate::error::Failure;
-use crate::functions::{UNKNOWN, has_unknown};
+use crate::functions::{UNKNOWN, bytes_of, has_unknown};
 use crate::instance::{Deployment, Instance};
 use crate::kinds;
 use crate::operation::{Difference, difference};
-use crate::plan::{Exports, Present, outputs, value_of};
+use crate::plan::{Exports, Present, check_size, outputs, value_of};
 use crate::stack::Stack;
 
 /// The reason of a change set without changes, which tools look for.
@@ -42,7 +42,7 @@ pub fn compare(
     let order = check::order(&uses)?;
     check_kinds(stack, target, &order)?;
     let mut new: BTreeSet<String> = BTreeSet::new();
-    let mut changes = Vec::new();
+    let (mut changes, mut bytes) = (Vec::new(), 0);
     for id in &order {
         let declared = &target.template.resources[id];
         let resources = |id: &str, attribute: Option<&str>| match new.contains(id) {
@@ -51,6 +51,8 @@ pub fn compare(
         };
         let present = Present { resources: &resources, exports, imports: RefCell::default() };
         let properties = stack.properties(target, &conditions, declared, &present)?;
+        bytes += bytes_of(&properties);
+        check_size(id, bytes)?;
         let Some(current) = stack.resources.get(id) else {
             changes.push(added(id, &declared.kind));
             new.insert(id.clone());

@@ -285,7 +285,7 @@ pub fn is_same(one: &Value, other: &Value) -> bool {
 }
 
 /// The bytes of the texts in a value.
-fn bytes_of(value: &Value) -> usize {
+pub(crate) fn bytes_of(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
         Value::Array(list) => list.iter().map(bytes_of).sum(),

@@ -51,6 +51,8 @@ pub enum Work {
         physical_id: String,
         /// Its properties before.
         before: Value,
+        /// The tags of the stack that it has before.
+        tags_before: BTreeMap<String, String>,
         /// Its properties afterwards.
         properties: Value,
         /// The object with the code of a function, if the code changes.

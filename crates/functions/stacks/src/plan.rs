@@ -29,6 +29,9 @@ pub struct Export {
     pub importers: Vec<String>,
 }
 
+/// Most bytes of the properties of all resources of a stack, whose state is written as a whole.
+const PROPERTIES_BYTES_MAX: usize = 8 << 20;
+
 /// The exports of all stacks, by name.
 pub type Exports = BTreeMap<String, Export>;
 
@@ -303,6 +306,7 @@ impl Stack {
             || Failure::format(format_args!("Unrecognized resource types: [{}]", declared.kind));
         let kind = kinds::find(&declared.kind).ok_or_else(unknown)?;
         let properties = self.resolved(operation, declared, exports)?;
+        self.check_size(id, &properties)?;
         let tags = match kind.is_tagged() {
             true => operation.target.tags.clone(),
             false => BTreeMap::new(),
@@ -374,6 +378,12 @@ impl Stack {
                 Ok(None)
             }
         }
+    }
+
+    fn check_size(&self, id: &str, properties: &Value) -> Result<(), Failure> {
+        let others = self.resources.values().filter(|other| other.logical_id != id);
+        let bytes: usize = others.map(|other| functions::bytes_of(&other.properties)).sum();
+        check_size(id, bytes + functions::bytes_of(properties))
     }
 
     fn creation(&mut self, kind: &Kind, mut wanted: Instance) -> (Work, Instance) {
@@ -541,6 +551,21 @@ impl Stack {
     }
 }
 
+/// Refuses a resource with which the properties of a stack have this many bytes, if they are too many. Each
+/// resource may be short: their sum counts.
+///
+/// # Errors
+/// They are too many.
+pub(crate) fn check_size(id: &str, bytes: usize) -> Result<(), Failure> {
+    match bytes > PROPERTIES_BYTES_MAX {
+        true => Err(Failure::invalid(format!(
+            "the properties of all resources of a stack have {PROPERTIES_BYTES_MAX} bytes at most; put {id} \
+             into another stack"
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// The change of a resource in place.
 pub(crate) fn update(current: &Instance, wanted: &Instance) -> Work {
     let has_same_code = current.properties.get("Code") == wanted.properties.get("Code");
@@ -548,6 +573,7 @@ pub(crate) fn update(current: &Instance, wanted: &Instance) -> Work {
     Work::Update {
         physical_id: current.physical_id.clone(),
         before: current.properties.clone(),
+        tags_before: current.tags.clone(),
         properties: wanted.properties.clone(),
         code: code.filter(|_| !has_same_code || current.is_uncertain),
     }

@@ -108,6 +108,70 @@ fn create<'a>(stack: &'a str, body: &'a str) -> [(&'a str, &'a str); 3] {
     [("Action", "CreateStack"), ("StackName", stack), ("TemplateBody", body)]
 }
 
+/// A short template with many long resources: each is within its own limit. It is refused with the request, or
+/// as soon as the values of other resources are known.
+#[test]
+fn the_properties_of_a_stack_are_bounded_together() {
+    let of = |word: &str, count: u32| {
+        let value = word.repeat(200);
+        let one = |number: u32| {
+            let properties = format!("{{DisplayName: !Sub '{value}'}}");
+            format!("  T{number}: {{Type: AWS::SNS::Topic, Properties: {properties}}}\n")
+        };
+        let all: String = (0..count).map(one).collect();
+        format!(
+            "Parameters: {{P: {{Type: String}}}}\nResources:\n  Q: {{Type: AWS::SQS::Queue, Properties: \
+             {{QueueName: !Ref P}}}}\n{all}"
+        )
+    };
+    let long = "x".repeat(4096);
+    let parameter = [
+        ("Parameters.member.1.ParameterKey", "P"),
+        ("Parameters.member.1.ParameterValue", long.as_str()),
+    ];
+    let mut host = Host::new();
+    for (stack, word, count, due) in [
+        ("fits", "${P}", 10, Ok("CREATE_COMPLETE")),
+        ("long", "${P}", 11, Err("put T")),
+        ("fits-too", "${Q}", 10, Ok("CREATE_COMPLETE")),
+        ("long-too", "${Q}", 11, Ok("ROLLBACK_COMPLETE")),
+    ] {
+        let body = of(word, count);
+        let made = host.call(&[create(stack, &body).as_slice(), &parameter].concat());
+        match due {
+            Ok(due) => assert_eq!((made.is_ok(), host.status(stack).as_str()), (true, due)),
+            Err(due) => assert!(made.as_ref().is_err_and(|why| why.contains(due)), "{made:?}"),
+        }
+    }
+    let events = [("Action", "DescribeStackEvents"), ("StackName", "long-too")];
+    let events = host.call(&events).unwrap();
+    assert!(events.contains("put T"), "{events}");
+}
+
+/// A deleted stack is read for a while. Its secrets are not needed any more.
+#[test]
+fn a_deleted_stack_has_no_secrets() {
+    let mut host = Host::new();
+    let body = TWO.replace(
+        "Dead: {Type: AWS::SQS::Queue}",
+        "Dead: {Type: AWS::SQS::Queue, Properties: {QueueName: !Sub 'n-${Secret}'}}",
+    );
+    let secret = [
+        ("Parameters.member.1.ParameterKey", "Secret"),
+        ("Parameters.member.1.ParameterValue", "quiet"),
+    ];
+    let xml = host.call(&[create("app", &body).as_slice(), &secret].concat()).unwrap();
+    let id = first(&xml, "StackId");
+    let kept = |host: &Host| serde_json::to_string(host.stacks.get(&id).unwrap()).unwrap();
+    assert!(kept(&host).contains("\"quiet\""));
+    host.call(&[("Action", "DeleteStack"), ("StackName", "app")]).unwrap();
+    assert_eq!(host.status(&id), "DELETE_COMPLETE");
+    let kept = kept(&host);
+    assert!(!kept.contains("\"quiet\"") && !kept.contains("maxReceiveCount\":\"3"), "{kept}");
+    let xml = host.call(&[("Action", "DescribeStacks"), ("StackName", &id)]).unwrap();
+    assert_eq!(first(&xml, "ParameterValue"), "****");
+}
+
 #[test]
 fn a_stack_lives_from_creation_to_deletion() {
     let mut host = Host::new();
@@ -135,6 +199,20 @@ fn a_stack_lives_from_creation_to_deletion() {
     host.call(&update(&changed)).unwrap();
     assert_eq!(host.status("app"), "UPDATE_COMPLETE");
     assert!(matches!(&host.actions[..], [Action { work: Work::Update { .. }, .. }]));
+
+    let tag = [("Tags.member.1.Key", "team"), ("Tags.member.1.Value", "a")];
+    host.call(&[update(&changed).as_slice(), &tag].concat()).unwrap();
+    host.actions.clear();
+    host.call(&[update(&changed).as_slice(), &[("Tags", "")]].concat()).unwrap();
+    let labels = |action: &Action| match &action.work {
+        Work::Update { tags_before, .. } => (tags_before.clone(), action.tags.clone()),
+        other => panic!("{other:?}"),
+    };
+    let team = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
+    assert_eq!(
+        host.actions.iter().map(labels).collect::<Vec<_>>(),
+        vec![(team, BTreeMap::new()); 2]
+    );
 
     let xml = host.call(&[("Action", "GetTemplate"), ("StackName", "app")]).unwrap();
     assert_eq!(first(&xml, "TemplateBody"), changed);
