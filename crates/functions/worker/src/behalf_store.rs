@@ -46,13 +46,14 @@ async fn acted(
     head: &RequestHead,
     body: &[u8],
 ) -> Result<Option<(u16, Vec<u8>)>, Failed> {
-    let parameters: Map<String, Value> =
+    let mut parameters: Map<String, Value> =
         serde_json::from_slice(body).map_err(|error| invalid(&format!("parameters: {error}")))?;
+    let environment = tenant.store_client.transport.environment(None);
+    place(&head.operation, &mut parameters, &environment.region);
     let (operation, request) = parsed(&head.operation, &parameters)?;
     if operation.has_body {
         return Err(invalid(&format!("{} has a body, which the gateway has not", operation.name)));
     }
-    let environment = tenant.store_client.transport.environment(None);
     policy.decide(operation, &parameters, &environment).map_err(denied)?;
     let request = Rc::new(request);
     let _outdates = CacheInvalidation::begin(tenant, &request);
@@ -61,6 +62,16 @@ async fn acted(
     let limit = tenant.limits.call_timeout;
     let late = |_| Failed::host(HostCode::Timeout, format!("no answer within {limit:?}"));
     tokio::time::timeout(limit, at_store(tenant, &request, &sent)).await.map_err(late)?
+}
+
+/// Names the place of a new bucket, which the gateway does not know: S3 demands it in every region but one,
+/// and refuses it there.
+fn place(operation: &str, parameters: &mut Map<String, Value>, region: &str) {
+    const WITHOUT: &str = "us-east-1";
+    if operation == "CreateBucket" && !region.is_empty() && region != WITHOUT {
+        let place = json!({ "LocationConstraint": region });
+        parameters.entry("CreateBucketConfiguration").or_insert(place);
+    }
 }
 
 async fn at_store(
@@ -82,4 +93,22 @@ async fn at_store(
     let _held = tenant.quota.hold(due).ok_or_else(no_room)?;
     let bytes = read_all(&mut *object, PERFORMED_BYTES_MAX).await?;
     Ok(bytes.map(|bytes| (status, bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_bucket_is_in_the_region_of_the_store() {
+        let placed = |operation: &str, region: &str| {
+            let mut parameters = Map::from_iter([("Bucket".to_owned(), "b".into())]);
+            place(operation, &mut parameters, region);
+            parameters.remove("CreateBucketConfiguration")
+        };
+        let due = json!({"LocationConstraint": "eu-west-1"});
+        assert_eq!(placed("CreateBucket", "eu-west-1"), Some(due));
+        assert_eq!((placed("CreateBucket", "us-east-1"), placed("CreateBucket", "")), (None, None));
+        assert_eq!(placed("DeleteBucket", "eu-west-1"), None);
+    }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::outcome::{Done, Failed};
-use super::properties::{only, required, tags, typed};
+use super::properties::{only, required, typed};
 use super::task::Task;
 use crate::behalf::CallError;
 use crate::config::REGION;
@@ -78,8 +78,7 @@ fn settings(
     check_encryption(properties)?;
     let own = typed(properties);
     let mut all = Vec::new();
-    let mut labels = task.action.tags.clone();
-    labels.extend(tags(properties.get("Tags"))?);
+    let labels = task.labels(properties)?;
     if !labels.is_empty() {
         let set: Vec<Value> =
             labels.iter().map(|(key, value)| json!({"Key": key, "Value": value})).collect();
@@ -140,7 +139,7 @@ pub async fn create(task: &Task<'_>, bucket: &str, properties: &Value) -> Result
     task.claim(&format!("the bucket {bucket}"), is_there).await?;
     if !is_there {
         let made = ask(task, "CreateBucket", &named).await;
-        made.map_err(|error| Failed::new(format!("CreateBucket of {bucket}: {error}")))?;
+        made.map_err(|error| Failed::creation("CreateBucket", bucket, &error))?;
     }
     for (property, operation, parameters) in settings {
         let set = set(task, (property, operation), &parameters).await;
@@ -167,7 +166,12 @@ pub async fn update(
         ("BucketEncryption", "DeleteBucketEncryption"),
     ] {
         let is_kept = new.iter().any(|(kept, ..)| *kept == property);
-        if before.get(property).is_some() && !is_kept {
+        let was_set = match property {
+            // Also those of the stack.
+            "Tags" => !task.labels_gone(before, after)?.is_empty(),
+            _ => before.get(property).is_some(),
+        };
+        if was_set && !is_kept {
             set(task, (property, operation), &named).await?;
         }
     }
@@ -218,18 +222,29 @@ fn only_demands_tls(document: &Value) -> bool {
     !statements.is_empty() && statements.iter().all(is_tls)
 }
 
-/// Sets the policy of a bucket. One that only demands TLS is not set: the operator decides how the store is
-/// reached, and the policy would lock out all callers of a store that has none.
+/// Sets the policy of a bucket, in place of the one in `before`. One that only demands TLS is not set: the
+/// operator decides how the store is reached, and the policy would lock out all callers of a store that has
+/// none.
 ///
 /// # Errors
 /// The store refuses it, or has no policies.
-pub async fn put_policy(task: &Task<'_>, properties: &Value, is_new: bool) -> Result<Done, Failed> {
+pub async fn put_policy(
+    task: &Task<'_>,
+    before: Option<&Value>,
+    properties: &Value,
+) -> Result<Done, Failed> {
     let kind = "AWS::S3::BucketPolicy";
     only(kind, properties, POLICY, ADVICE)?;
     let bucket = required(properties, "Bucket")?;
     let document = properties.get("PolicyDocument").cloned().unwrap_or_default();
-    if is_new {
-        let is_there = ask(task, "GetBucketPolicy", &json!({ "Bucket": bucket })).await.is_ok();
+    if before.is_none() {
+        let is_there = match ask(task, "GetBucketPolicy", &json!({ "Bucket": bucket })).await {
+            Ok(_) => true,
+            Err(error) if has_status(&error, 404) || is_not_served(&error) => false,
+            Err(error) => {
+                return Err(Failed::new(format!("GetBucketPolicy of {bucket}: {error}")));
+            }
+        };
         task.claim(&format!("a policy of the bucket {bucket}"), is_there).await?;
     }
     if only_demands_tls(&document) {
@@ -237,6 +252,9 @@ pub async fn put_policy(task: &Task<'_>, properties: &Value, is_new: bool) -> Re
             "PolicyDocument: it only denies requests without TLS, and has no effect: the operator \
              decides how the store is reached",
         );
+        if let Some(before) = before {
+            delete_policy(task, before).await?;
+        }
         return Ok(Done::new(bucket));
     }
     let parameters = json!({"Bucket": bucket, "Policy": document.to_string()});
@@ -246,7 +264,7 @@ pub async fn put_policy(task: &Task<'_>, properties: &Value, is_new: bool) -> Re
             "PolicyDocument: the store has no policies of buckets ({error}); limit tenants and roles in \
              fn.toml"
         )),
-        false => Failed::new(format!("PutBucketPolicy of {bucket}: {error}")),
+        false => Failed::creation("PutBucketPolicy", &bucket, &error),
     })?;
     Ok(Done::new(bucket))
 }

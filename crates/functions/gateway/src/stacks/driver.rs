@@ -12,7 +12,7 @@ use crate::host::Host;
 /// Longest wait for the tenant's worker before an action. At the start of a gateway it starts, too, and may
 /// have a journal to read.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Pause after a write that failed.
+/// Pause after the state could not be written or read.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Begins to drive a stack, unless it is driven already.
@@ -60,6 +60,9 @@ async fn run(host: &Rc<Host>, stacks: &TenantStacks, id: &str) {
             let task = Task::new(place, &action, &stacks.identities, stacks.directory(id));
             (resource::act(&task).await, task.notes())
         };
-        carried_out = Some((action, outcome, notes));
+        match outcome {
+            Some(outcome) => carried_out = Some((action, outcome, notes)),
+            None => tokio::time::sleep(PAUSE).await,
+        }
     }
 }

@@ -47,11 +47,11 @@ fn make(directory: &Path) -> io::Result<()> {
     levels.try_for_each(|at| File::open(at)?.sync_all())
 }
 
-/// Replaces a file. It is durable when this returns.
+/// Replaces a file. It is durable when this returns. Returns its length in bytes.
 ///
 /// # Errors
 /// The system call failed. The file is then the old or the new one.
-pub fn write(directory: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
+pub fn write(directory: &Path, name: &str, content: &impl Serialize) -> io::Result<usize> {
     if !directory.exists() {
         make(directory)?;
     }
@@ -63,7 +63,8 @@ pub fn write(directory: &Path, name: &str, content: &impl Serialize) -> io::Resu
     file.write_all(&text)?;
     file.sync_all()?;
     fs::rename(&fresh, directory.join(name))?;
-    File::open(directory)?.sync_all()
+    File::open(directory)?.sync_all()?;
+    Ok(text.len())
 }
 
 /// The content of a file; `None` if there is none.
@@ -77,11 +78,11 @@ pub fn read<T: DeserializeOwned>(directory: &Path, name: &str) -> io::Result<Opt
     }
 }
 
-/// Replaces the file of a stack.
+/// Replaces the file of a stack. Returns its length in bytes.
 ///
 /// # Errors
 /// As [`write`].
-pub fn write_stack(of_tenant: &Path, stack: &Stack) -> io::Result<()> {
+pub fn write_stack(of_tenant: &Path, stack: &Stack) -> io::Result<usize> {
     write(&of_stack(of_tenant, &stack.id), STACK, stack)
 }
 
@@ -130,6 +131,17 @@ pub fn directories(directory: &Path) -> io::Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
+}
+
+/// Removes what the last creation of a stack has found: its operation has ended.
+///
+/// # Errors
+/// The system call failed.
+pub fn remove_intent(of_tenant: &Path, id: &str) -> io::Result<()> {
+    match fs::remove_file(of_stack(of_tenant, id).join(INTENT)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Removes the files of a stack.

@@ -33,8 +33,11 @@ pub async fn serve(
     let form = body.signed(FORM_BYTES_MAX).await?;
     let tenant = match &caller {
         Caller::Tenant(tenant) => tenant.as_str(),
-        // A service is refused before.
-        Caller::Anyone | Caller::Service(_) => DEFAULT_TENANT,
+        Caller::Anyone => DEFAULT_TENANT,
+        Caller::Service(_) => {
+            let why = format!("{caller} has no stacks");
+            return Err(Refusal::Denied(Denial::Access, why));
+        }
     };
     let id = uuid();
     let (status, text) = match is_identity(&form) {

@@ -10,7 +10,7 @@ use unlade_fn_model::lifecycle::arn;
 use zip::write::SimpleFileOptions;
 
 use super::outcome::{Done, Failed, deleted};
-use super::properties::{tags, text_of, typed};
+use super::properties::{text_of, typed};
 use super::task::Task;
 use crate::config::REGION;
 use crate::lambda_api::{self, OperationKind, Order};
@@ -52,9 +52,7 @@ impl Parts {
         let runtime = configuration.get("Runtime").and_then(Value::as_str).unwrap_or_default();
         let code = code(&configuration, runtime)?;
         configuration.remove("Code");
-        let mut all = task.action.tags.clone();
-        all.extend(tags(properties.get("Tags"))?);
-        Ok(Parts { configuration, code, tags: all, reserved })
+        Ok(Parts { configuration, code, tags: task.labels(properties)?, reserved })
     }
 }
 
@@ -108,6 +106,10 @@ pub async fn create(task: &Task<'_>, name: &str, properties: &Value) -> Result<D
     let Parts { configuration, code, tags, reserved } = Parts::of(task, properties)?;
     let is_there = task.host.registry.get(name).is_some() || task.host.function(name).is_some();
     task.claim(&format!("the function {name}"), is_there).await?;
+    if is_there && task.record(name).is_none() {
+        let why = format!("the function {name} already exists; choose another name");
+        return Err(Failed::new(why));
+    }
     if !is_there {
         let mut parameters = configuration;
         parameters.insert("FunctionName".to_owned(), name.into());
@@ -173,7 +175,7 @@ pub async fn update(
         }
         (None, None) => {}
     }
-    retag(task, name, (&old.tags, new.tags)).await?;
+    retag(task, name, (task.labels_gone(before, after)?, new.tags)).await?;
     Ok(done(name))
 }
 
@@ -184,13 +186,11 @@ fn after_has(after: &Value, key: &str) -> bool {
 async fn retag(
     task: &Task<'_>,
     name: &str,
-    (old, new): (&BTreeMap<String, String>, BTreeMap<String, String>),
+    (gone, new): (Vec<String>, BTreeMap<String, String>),
 ) -> Result<(), Refusal> {
-    let gone: Vec<&str> =
-        old.keys().filter(|key| !new.contains_key(*key)).map(String::as_str).collect();
     let own = arn(REGION, name, None);
     if !gone.is_empty() {
-        let query: Vec<(&str, &str)> = gone.into_iter().map(|key| ("tagKeys", key)).collect();
+        let query: Vec<(&str, &str)> = gone.iter().map(|key| ("tagKeys", key.as_str())).collect();
         let order = Order {
             kind: Some(OperationKind::UntagResource),
             target: &own,

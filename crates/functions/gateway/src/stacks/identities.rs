@@ -17,6 +17,10 @@ use crate::host::Host;
 
 /// Most roles of a tenant.
 const ROLES_MAX: usize = 1000;
+/// Most policies of a tenant.
+const POLICIES_MAX: usize = 500;
+/// Most bytes of the rights of all roles of a tenant: all are computed with each change.
+const RIGHTS_BYTES_MAX: usize = 4 << 20;
 
 /// A role.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -62,16 +66,38 @@ impl Content {
         Ok(rights)
     }
 
+    fn check_counts(&self) -> Result<(), Failed> {
+        for (what, count, most) in [
+            ("roles", self.roles.len(), ROLES_MAX),
+            ("policies", self.policies.len(), POLICIES_MAX),
+        ] {
+            if count > most {
+                return Err(Failed::new(format!(
+                    "the stacks of a tenant have {most} {what} at most"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// The rights of all roles, by name.
     ///
     /// # Errors
-    /// A role that the host cannot evaluate, and the reason.
+    /// A role that the host cannot evaluate, or rights that are too long together.
     pub fn rights(&self) -> Result<BTreeMap<String, Value>, String> {
-        let of = |(name, role): (&String, &Role)| match self.rights_of(name, role) {
-            Ok(rights) => Ok((name.clone(), rights)),
-            Err(why) => Err(format!("the role {name}: {why}")),
-        };
-        self.roles.iter().map(of).collect()
+        let (mut all, mut bytes) = (BTreeMap::new(), 0);
+        for (name, role) in &self.roles {
+            let rights = self.rights_of(name, role);
+            let rights = rights.map_err(|why| format!("the role {name}: {why}"))?;
+            bytes += rights.to_string().len();
+            if bytes > RIGHTS_BYTES_MAX {
+                return Err(format!(
+                    "the rights of all roles of a tenant's stacks have {RIGHTS_BYTES_MAX} bytes at most"
+                ));
+            }
+            all.insert(name.clone(), rights);
+        }
+        Ok(all)
     }
 }
 
@@ -114,11 +140,7 @@ impl Identities {
         let _turn = self.turn.lock().await;
         let mut content = self.content.borrow().clone();
         let result = act(&mut content)?;
-        if content.roles.len() > ROLES_MAX {
-            return Err(Failed::new(format!(
-                "the stacks of a tenant have {ROLES_MAX} roles at most"
-            )));
-        }
+        content.check_counts()?;
         let rights = content.rights().map_err(Failed::new)?;
         let (directory, written) = (self.directory.clone(), content.clone());
         let write = move || file::write(&directory, file::IDENTITIES, &written);
@@ -148,6 +170,37 @@ mod tests {
     fn document(action: &str) -> Value {
         json!({"Version": "2012-10-17", "Statement": [
             {"Effect": "Allow", "Action": action, "Resource": "*"}]})
+    }
+
+    #[test]
+    fn roles_and_policies_of_a_tenant_are_bounded() {
+        let mut content = Content::default();
+        let long = json!({"Version": "2012-10-17", "Statement": [{"Effect": "Allow",
+            "Action": "s3:GetObject", "Resource": format!("arn:aws:s3:::b/{}", "x".repeat(1000))}]});
+        let policy = || Attached { document: long.clone(), roles: BTreeSet::new() };
+        for number in 0..POLICIES_MAX {
+            content.policies.insert(number.to_string(), policy());
+        }
+        assert_eq!(content.check_counts(), Ok(()));
+        content.policies.insert("more".to_owned(), policy());
+        assert!(content.check_counts().unwrap_err().reason.contains("policies"));
+        // Few long policies at many roles: their rights are long.
+        let all: BTreeSet<String> = (0..10).map(|number| number.to_string()).collect();
+        for number in 0..300 {
+            let role = Role { managed: all.clone(), ..Role::default() };
+            content.roles.insert(number.to_string(), role);
+        }
+        assert_eq!(content.rights().map(|all| all.len()), Ok(300));
+        for number in 300..500 {
+            let role = Role { managed: all.clone(), ..Role::default() };
+            content.roles.insert(number.to_string(), role);
+        }
+        assert!(content.rights().unwrap_err().contains("bytes at most"));
+        for number in 0..=ROLES_MAX {
+            content.roles.insert(number.to_string(), Role::default());
+        }
+        content.policies.clear();
+        assert!(content.check_counts().unwrap_err().reason.contains("roles"));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Life {
                     let directory = self.stacks.directory(&id);
                     let place = (&self.host, TENANT);
                     let task = Task::new(place, &action, &self.stacks.identities, directory);
-                    (resource::act(&task).await, task.notes())
+                    (resource::act(&task).await.unwrap(), task.notes())
                 };
                 if let (Work::Create { .. }, Outcome::Failed { reason, .. }) =
                     (&action.work, &outcome)
@@ -135,6 +135,10 @@ async fn within(template: &str, status: &str, actions: &[&str]) {
         assert!(second.run().await);
         let gone = second.call("Action=DescribeStacks&StackName=app").await.unwrap_err();
         assert!(gone.contains("does not exist"), "{gone}");
+        let own = super::file::of_tenant(state.path(), TENANT);
+        for directory in super::file::directories(&own).unwrap() {
+            assert!(!own.join(directory).join(super::file::INTENT).exists(), "killed at {end}");
+        }
         drop(second);
         let third = Life::new(state.path(), usize::MAX);
         assert_eq!(third.actions(), Vec::<String>::new());
@@ -144,6 +148,65 @@ async fn within(template: &str, status: &str, actions: &[&str]) {
         }
     }
     assert!(points > 6, "there are points within the operation");
+}
+
+/// What the stacks of a tenant keep is bounded; a deletion makes room.
+#[test]
+fn the_stacks_of_a_tenant_have_room_again_after_a_deletion() {
+    run(async {
+        let state = tempfile::tempdir().unwrap();
+        let form = |name: &str| {
+            format!(
+                "Action=CreateStack&StackName={name}&Capabilities.member.1=CAPABILITY_IAM&TemplateBody={}",
+                unlade_s3::encode::percent(TEMPLATE, b"")
+            )
+        };
+        let mut first = Life::new(state.path(), usize::MAX);
+        first.stacks.limit_bytes(1000);
+        first.call(&form("a")).await.unwrap();
+        assert!(first.run().await);
+        drop(first);
+        // The next gateway counts what it finds.
+        let mut second = Life::new(state.path(), usize::MAX);
+        second.stacks.limit_bytes(1000);
+        let full = second.call(&form("b")).await.unwrap_err();
+        assert!(full.contains("more than 1000 bytes"), "{full}");
+        second.call("Action=DeleteStack&StackName=a").await.unwrap();
+        assert!(second.run().await);
+        second.call(&form("b")).await.unwrap();
+    });
+}
+
+/// A creation may have been carried out before a kill. As long as the state that tells cannot be read, it is
+/// neither a failure nor a success: what it has made would be lost from sight.
+#[test]
+fn a_repeated_creation_waits_for_its_state() {
+    run(async {
+        let state = tempfile::tempdir().unwrap();
+        let life = Life::new(state.path(), usize::MAX);
+        let form = format!(
+            "Action=CreateStack&StackName=app&Capabilities.member.1=CAPABILITY_IAM&TemplateBody={}",
+            unlade_s3::encode::percent(TEMPLATE, b"")
+        );
+        life.call(&form).await.unwrap();
+        let id = life.stacks.running().remove(0);
+        let directory = life.stacks.directory(&id);
+        let first = life.stacks.advance(&id, None).await.unwrap().unwrap();
+        let again = life.stacks.advance(&id, None).await.unwrap().unwrap();
+        assert_eq!((first.is_repeated, again.is_repeated), (false, true));
+        let act = async |action| {
+            let identities = &life.stacks.identities;
+            let task = Task::new((&life.host, TENANT), action, identities, directory.clone());
+            resource::act(&task).await
+        };
+        // A directory is in the place of the file.
+        let intent = directory.join(super::file::INTENT);
+        std::fs::create_dir(&intent).unwrap();
+        assert!(matches!(act(&first).await, Some(Outcome::Failed { physical_id: None, .. })));
+        assert_eq!(act(&again).await, None);
+        std::fs::remove_dir(&intent).unwrap();
+        assert!(matches!(act(&again).await, Some(Outcome::Done { .. })));
+    });
 }
 
 fn run(test: impl Future<Output = ()>) {

@@ -44,7 +44,7 @@ async fn provision(
 
 /// The number of the last version of a function.
 fn last_version(task: &Task<'_>, name: &str) -> Result<u64, Failed> {
-    let record = task.host.registry.get(name).filter(|record| record.tenant == task.tenant);
+    let record = task.record(name);
     let absent = || Failed::new(format!("Function not found: {}", arn(REGION, name, None)));
     Ok(record.ok_or_else(absent)?.last_version)
 }
@@ -142,7 +142,7 @@ fn alias_done(name: &str, alias: &str) -> Done {
 pub async fn create_alias(task: &Task<'_>, properties: &Value) -> Result<Done, Failed> {
     let (name, alias) = (function(properties)?.name, required(properties, "Name")?);
     let mut parameters = alias_parameters(properties)?;
-    let record = task.host.registry.get(&name);
+    let record = task.record(&name);
     let is_there = record.is_some_and(|record| record.aliases.contains_key(&alias));
     task.claim(&format!("the alias {name}:{alias}"), is_there).await?;
     if !is_there {
@@ -195,7 +195,7 @@ pub async fn create_permission(
 ) -> Result<Done, Failed> {
     let target = required(properties, "FunctionName")?;
     let Reference { name, qualifier } = function(properties)?;
-    let record = task.host.registry.get(&name);
+    let record = task.record(&name);
     let has = |policy: &unlade_fn_model::lifecycle::ResourcePolicy| {
         policy.statements.iter().any(|statement| statement.sid == sid)
     };
@@ -235,7 +235,7 @@ pub async fn put_events(task: &Task<'_>, properties: &Value, is_new: bool) -> Re
     let (name, qualifier) = events_of(properties)?;
     if is_new {
         let parsed = Reference::parse(&name, Some(&qualifier))?.qualifier;
-        let record = task.host.registry.get(&name);
+        let record = task.record(&name);
         let is_there = record.is_some_and(|record| record.event_config(parsed.as_ref()).is_ok());
         let what = format!("an event configuration of {name}:{qualifier}");
         task.claim(&what, is_there).await?;

@@ -34,12 +34,30 @@ pub struct Failed {
     pub reason: String,
     /// The identifier of what a failed creation left.
     pub physical_id: Option<String>,
+    /// The gateway's own state could not be read or written.
+    pub is_of_state: bool,
 }
 
 impl Failed {
     /// A failure that leaves nothing.
     pub fn new(reason: impl Into<String>) -> Failed {
-        Failed { reason: reason.into(), physical_id: None }
+        Failed { reason: reason.into(), physical_id: None, is_of_state: false }
+    }
+
+    /// A failure of the gateway's own state.
+    pub fn of_state(error: &std::io::Error) -> Failed {
+        let failed = Failed::new(format!("the state of the stack: {error}"));
+        Failed { is_of_state: true, ..failed }
+    }
+
+    /// The failure of a call that makes a resource of a name. Where the answer does not tell, the resource
+    /// may be there: the name is then what is left.
+    pub fn creation(operation: &str, name: &str, error: &CallError) -> Failed {
+        let failed = Failed::new(format!("{operation} of {name}: {error}"));
+        match error {
+            CallError::Failed(_) | CallError::Service { status: 500.., .. } => failed.left(name),
+            _ => failed,
+        }
     }
 
     /// The same failure, which leaves a resource.
@@ -74,5 +92,20 @@ pub fn deleted(result: Result<Value, Refusal>) -> Result<(), Failed> {
             | Refusal::NotProvisioned(_),
         ) => Ok(()),
         Err(refusal) => Err(refusal.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_creation_without_an_answer_may_have_made_its_resource() {
+        let left = |error: CallError| Failed::creation("CreateQueue", "q", &error).physical_id;
+        let service = |status| CallError::Service { status, text: String::new() };
+        assert_eq!(left(CallError::Failed("broken".to_owned())).as_deref(), Some("q"));
+        assert_eq!(left(service(503)).as_deref(), Some("q"));
+        assert_eq!(left(service(409)), None);
+        assert_eq!(left(CallError::Denied("no".to_owned())), None);
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::outcome::{Done, Failed};
-use super::properties::{only, tags, text_of};
+use super::properties::{only, text_of};
 use super::task::Task;
 use crate::behalf::CallError;
 use crate::config::REGION;
@@ -71,8 +71,7 @@ fn attributes(properties: &Value) -> Result<Map<String, Value>, Failed> {
 /// The name is taken, or the service refuses it.
 pub async fn create(task: &Task<'_>, name: &str, properties: &Value) -> Result<Done, Failed> {
     let attributes = attributes(properties)?;
-    let mut labels = task.action.tags.clone();
-    labels.extend(tags(properties.get("Tags"))?);
+    let labels = task.labels(properties)?;
     let found = match ask(task, "GetQueueUrl", &json!({ "QueueName": name })).await {
         Ok(found) => Some(found),
         Err(error) if is_absent(&error) => None,
@@ -84,7 +83,7 @@ pub async fn create(task: &Task<'_>, name: &str, properties: &Value) -> Result<D
         None => {
             let parameters = json!({"QueueName": name, "Attributes": attributes, "tags": labels});
             let made = ask(task, "CreateQueue", &parameters).await;
-            made.map_err(|error| failed("CreateQueue", &error))?
+            made.map_err(|error| Failed::creation("CreateQueue", name, &error))?
         }
     };
     let absent = || Failed::new("CreateQueue: the answer has no QueueUrl");
@@ -125,9 +124,7 @@ pub async fn update(
         let set = ask(task, "SetQueueAttributes", &parameters).await;
         set.map_err(|error| failed("SetQueueAttributes", &error))?;
     }
-    let (old, mut labels) = (tags(before.get("Tags"))?, task.action.tags.clone());
-    labels.extend(tags(after.get("Tags"))?);
-    let gone: Vec<&String> = old.keys().filter(|key| !labels.contains_key(*key)).collect();
+    let (gone, labels) = (task.labels_gone(before, after)?, task.labels(after)?);
     if !gone.is_empty() {
         let untagged = ask(task, "UntagQueue", &json!({"QueueUrl": url, "TagKeys": gone})).await;
         untagged.map_err(|error| failed("UntagQueue", &error))?;

@@ -17,11 +17,12 @@ const NAMED: [&str; 6] = [
     "AWS::SQS::Queue",
 ];
 
-/// Carries an action out.
-pub async fn act(task: &Task<'_>) -> Outcome {
+/// Carries an action out. `None`: an attempt before has perhaps made the resource, and the state that tells
+/// cannot be read. Nothing is decided then, and the action is to be repeated.
+pub async fn act(task: &Task<'_>) -> Option<Outcome> {
     let mut result = match &task.action.work {
         Work::Create { name, properties, .. } => create(task, name, properties).await,
-        Work::Update { physical_id, before, properties, code } => {
+        Work::Update { physical_id, before, properties, code, .. } => {
             let both = (before, properties);
             update(task, physical_id, both, code.is_some()).await
         }
@@ -35,15 +36,23 @@ pub async fn act(task: &Task<'_>) -> Outcome {
         && failed.physical_id.is_none()
         && NAMED.contains(&task.action.kind.as_str())
         && task.action.is_repeated
-        && task.is_claimed().await
+        && !failed.is_of_state
     {
-        // The attempt before a kill may have made it.
-        failed.physical_id = Some(name.clone());
+        match task.is_claimed().await {
+            // The attempt before a kill may have made it.
+            Ok(true) => failed.physical_id = Some(name.clone()),
+            Ok(false) => {}
+            Err(of_state) => *failed = of_state,
+        }
     }
-    match result {
+    Some(match result {
+        Err(failed) if failed.is_of_state && task.action.is_repeated => {
+            tracing::error!(why = failed.reason, "an action of a stack is repeated");
+            return None;
+        }
         Ok(Done { physical_id, attributes }) => Outcome::Done { physical_id, attributes },
-        Err(Failed { reason, physical_id }) => Outcome::Failed { reason, physical_id },
-    }
+        Err(Failed { reason, physical_id, .. }) => Outcome::Failed { reason, physical_id },
+    })
 }
 
 fn unknown(task: &Task<'_>) -> Failed {
@@ -64,7 +73,7 @@ async fn create(task: &Task<'_>, name: &str, properties: &Value) -> Result<Done,
         }
         "AWS::Logs::LogGroup" => log_group::put(task, name, properties),
         "AWS::S3::Bucket" => bucket::create(task, name, properties).await,
-        "AWS::S3::BucketPolicy" => bucket::put_policy(task, properties, true).await,
+        "AWS::S3::BucketPolicy" => bucket::put_policy(task, None, properties).await,
         "AWS::SQS::Queue" => queue::create(task, name, properties).await,
         "AWS::SNS::Topic" => topic::create(task, name, properties).await,
         "AWS::DynamoDB::Table" => table::create(task, name, properties).await,
@@ -93,7 +102,7 @@ async fn update(
         }
         "AWS::Logs::LogGroup" => log_group::put(task, id, properties),
         "AWS::S3::Bucket" => bucket::update(task, id, both).await,
-        "AWS::S3::BucketPolicy" => bucket::put_policy(task, properties, false).await,
+        "AWS::S3::BucketPolicy" => bucket::put_policy(task, Some(both.0), properties).await,
         "AWS::SQS::Queue" => queue::update(task, id, both).await,
         "AWS::SNS::Topic" => topic::update(task, id, both).await,
         "AWS::DynamoDB::Table" => table::update(task, id, both).await,

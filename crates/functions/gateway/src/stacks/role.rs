@@ -48,11 +48,17 @@ fn path(properties: &Value) -> Result<String, Failed> {
     }
 }
 
+/// Most bytes of a name.
+const NAME_BYTES_MAX: usize = 128;
+
 fn check_name(name: &str) -> Result<(), Failed> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "+=,.@_-".contains(c);
-    match !name.is_empty() && name.chars().all(is_plain) {
+    let is_long = name.len() > NAME_BYTES_MAX;
+    match !name.is_empty() && !is_long && name.chars().all(is_plain) {
         true => Ok(()),
-        false => Err(Failed::new(format!("{name:?} must be letters, digits and +=,.@_-"))),
+        false => Err(Failed::new(format!(
+            "{name:.200?} must be letters, digits and +=,.@_-, at most {NAME_BYTES_MAX} of them"
+        ))),
     }
 }
 

@@ -1,11 +1,12 @@
 //! `AWS::DynamoDB::Table`, at the tenant's service.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::outcome::{Done, Failed};
-use super::properties::{changed, only, tags, typed};
+use super::properties::{changed, only, typed};
 use super::task::Task;
 use crate::behalf::CallError;
 use crate::config::REGION;
@@ -26,7 +27,8 @@ pub const PROPERTIES: &[&str] = &[
     "TimeToLiveSpecification",
 ];
 /// Properties that can change in place here.
-const CHANGEABLE: [&str; 3] = ["BillingMode", "ProvisionedThroughput", "TimeToLiveSpecification"];
+const CHANGEABLE: [&str; 4] =
+    ["BillingMode", "ProvisionedThroughput", "Tags", "TimeToLiveSpecification"];
 pub const ADVICE: &str = "Make the table outside of the stack, and give its name as a parameter";
 /// Interval of the looks at a table that changes.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -76,6 +78,32 @@ fn done(name: &str, table: &Value) -> Done {
     }
 }
 
+/// Tags as the service has them.
+fn listed(labels: &BTreeMap<String, String>) -> Value {
+    labels.iter().map(|(key, value)| json!({"Key": key, "Value": value})).collect()
+}
+
+/// Sets the tags of a table, and takes others away.
+async fn retag(
+    task: &Task<'_>,
+    table: &Value,
+    (before, after): (&Value, &Value),
+) -> Result<(), Failed> {
+    let (arn, gone) = (&table["TableArn"], task.labels_gone(before, after)?);
+    if !gone.is_empty() {
+        let untagged =
+            ask(task, "UntagResource", &json!({"ResourceArn": arn, "TagKeys": gone})).await;
+        untagged.map_err(|error| failed("UntagResource", &error))?;
+    }
+    let labels = task.labels(after)?;
+    if !labels.is_empty() {
+        let parameters = json!({"ResourceArn": arn, "Tags": listed(&labels)});
+        let tagged = ask(task, "TagResource", &parameters).await;
+        tagged.map_err(|error| failed("TagResource", &error))?;
+    }
+    Ok(())
+}
+
 /// The parameters of `CreateTable`.
 fn parameters(task: &Task<'_>, name: &str, properties: &Value) -> Result<Value, Failed> {
     only("AWS::DynamoDB::Table", properties, PROPERTIES, ADVICE)?;
@@ -91,12 +119,10 @@ fn parameters(task: &Task<'_>, name: &str, properties: &Value) -> Result<Value, 
     {
         encryption.insert("Enabled".to_owned(), enabled);
     }
-    let mut labels = task.action.tags.clone();
-    labels.extend(tags(properties.get("Tags"))?);
+    let labels = task.labels(properties)?;
     own.remove("Tags");
     if !labels.is_empty() {
-        let all = labels.iter().map(|(key, value)| json!({"Key": key, "Value": value}));
-        own.insert("Tags".to_owned(), all.collect());
+        own.insert("Tags".to_owned(), listed(&labels));
     }
     Ok(Value::Object(own))
 }
@@ -111,7 +137,7 @@ pub async fn create(task: &Task<'_>, name: &str, properties: &Value) -> Result<D
     task.claim(&format!("the table {name}"), is_there).await?;
     if !is_there {
         let made = ask(task, "CreateTable", &parameters).await;
-        made.map_err(|error| failed("CreateTable", &error))?;
+        made.map_err(|error| Failed::creation("CreateTable", name, &error))?;
     }
     let table = settled(task, name).await.map_err(|failed| failed.left(name))?;
     let gone = || Failed::new(format!("the table {name} was deleted by someone else"));
@@ -153,7 +179,7 @@ async fn set_lifetime(
     set.map(drop).map_err(|error| failed("UpdateTimeToLive", &error))
 }
 
-/// Changes the throughput or the lifetime of items.
+/// Changes the throughput, the lifetime of items, or tags.
 ///
 /// # Errors
 /// Another property is to change, or the service refuses it.
@@ -186,6 +212,7 @@ pub async fn update(
         table = settled(task, name).await?.ok_or_else(gone)?;
     }
     set_lifetime(task, name, (before, after)).await?;
+    retag(task, &table, (before, after)).await?;
     Ok(done(name, &table))
 }
 

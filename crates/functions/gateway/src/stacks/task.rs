@@ -2,17 +2,20 @@
 //! found before it began, and notes for the user.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use unlade_fn_model::lambda::Refusal;
-use unlade_fn_stacks::Action;
+use unlade_fn_model::lifecycle::Record;
+use unlade_fn_stacks::{Action, Work};
 
 use super::file;
 use super::identities::Identities;
 use super::outcome::Failed;
+use super::properties::tags;
 use crate::behalf::{self, CallError};
 use crate::host::Host;
 use crate::lambda_api::{self, OperationKind, Order};
@@ -23,6 +26,15 @@ use crate::service_request::ServiceRequest;
 struct Intent {
     token: String,
     before: Value,
+}
+
+fn labels(
+    of_stack: &BTreeMap<String, String>,
+    properties: &Value,
+) -> Result<BTreeMap<String, String>, Failed> {
+    let mut all = of_stack.clone();
+    all.extend(tags(properties.get("Tags"))?);
+    Ok(all)
 }
 
 /// See the [module](self).
@@ -80,7 +92,7 @@ impl<'a> Task<'a> {
         };
         let stored = tokio::task::spawn_blocking(work).await;
         let stored = stored.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        stored.map_err(|error| Failed::new(format!("the state of the stack: {error}")))
+        stored.map_err(|error| Failed::of_state(&error))
     }
 
     /// Claims a name: there was nothing when the creation began. What is there now is then its own.
@@ -98,13 +110,42 @@ impl<'a> Task<'a> {
     }
 
     /// Returns true if the name was free when the creation began.
-    pub async fn is_claimed(&self) -> bool {
+    ///
+    /// # Errors
+    /// The state cannot be read.
+    pub async fn is_claimed(&self) -> Result<bool, Failed> {
         let (directory, token) = (self.directory.clone(), self.action.token.clone());
         let look = move || {
-            let intent = file::read::<Intent>(&directory, file::INTENT).ok().flatten();
-            intent.is_some_and(|own| own.token == token && own.before == Value::Bool(false))
+            let intent = file::read::<Intent>(&directory, file::INTENT)?;
+            Ok(intent.is_some_and(|own| own.token == token && own.before == Value::Bool(false)))
         };
-        tokio::task::spawn_blocking(look).await.unwrap_or(false)
+        let found = tokio::task::spawn_blocking(look).await;
+        let found = found.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        found.map_err(|error| Failed::of_state(&error))
+    }
+
+    /// The record of a function of the tenant. Those of others are absent.
+    pub fn record(&self, name: &str) -> Option<Rc<Record>> {
+        self.host.registry.get(name).filter(|record| record.tenant == self.tenant)
+    }
+
+    /// The tags of a resource: those of the stack, and its own, which have precedence.
+    ///
+    /// # Errors
+    /// The property `Tags` has another form.
+    pub fn labels(&self, properties: &Value) -> Result<BTreeMap<String, String>, Failed> {
+        labels(&self.action.tags, properties)
+    }
+
+    /// The keys of the tags that a change takes away from a resource.
+    ///
+    /// # Errors
+    /// The property `Tags` has another form.
+    pub fn labels_gone(&self, before: &Value, after: &Value) -> Result<Vec<String>, Failed> {
+        let Work::Update { tags_before, .. } = &self.action.work else { return Ok(Vec::new()) };
+        let after = self.labels(after)?;
+        let before = labels(tags_before, before)?.into_keys();
+        Ok(before.filter(|key| !after.contains_key(key)).collect())
     }
 
     /// Calls a service with the tenant's own rights.

@@ -2,7 +2,7 @@
 //! from it.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -10,13 +10,18 @@ use std::time::SystemTime;
 use tokio::sync::{Mutex, MutexGuard};
 use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::lifecycle::reference::ACCOUNT;
-use unlade_fn_stacks::{Action, Failure, Given, Outcome, Place, Request, Stacks};
+use unlade_fn_stacks::error::Kind;
+use unlade_fn_stacks::{Action, Failure, Given, Outcome, Place, Request, Stacks, Status};
 
 use super::identities::Identities;
 use super::{file, served};
 use crate::config::REGION;
 use crate::deploy::time_ms;
 use crate::host::Host;
+
+/// Most bytes of the files of a tenant's stacks, without deleted ones, before nothing is added. They are in
+/// memory, too.
+const STATE_BYTES_MAX: usize = 256 << 20;
 
 /// See the [module](self).
 pub struct TenantStacks {
@@ -30,6 +35,9 @@ pub struct TenantStacks {
     turn: Mutex<()>,
     /// The stacks whose operations have a task.
     driven: RefCell<BTreeSet<String>>,
+    /// The lengths of the files of stacks that are not deleted, in bytes.
+    lengths: RefCell<BTreeMap<String, usize>>,
+    bytes_max: usize,
 }
 
 fn now_ms() -> u64 {
@@ -44,7 +52,12 @@ impl TenantStacks {
     pub fn load(host: &Host, tenant: &str) -> io::Result<TenantStacks> {
         let directory = file::of_tenant(&host.config.state, tenant);
         let place = Place { region: REGION.to_owned(), account: ACCOUNT.to_owned() };
-        let stacks = Stacks::new(place, file::all(&directory)?);
+        let found = file::all(&directory)?;
+        let mut lengths = BTreeMap::new();
+        for stack in found.iter().filter(|stack| stack.status != Status::DeleteComplete) {
+            lengths.insert(stack.id.clone(), serde_json::to_vec(stack)?.len());
+        }
+        let stacks = Stacks::new(place, found);
         Ok(TenantStacks {
             tenant: tenant.to_owned(),
             identities: Identities::load(host, tenant)?,
@@ -52,7 +65,15 @@ impl TenantStacks {
             stacks: RefCell::new(stacks),
             turn: Mutex::default(),
             driven: RefCell::default(),
+            lengths: RefCell::new(lengths),
+            bytes_max: STATE_BYTES_MAX,
         })
+    }
+
+    /// Sets the most bytes of the files, for a test.
+    #[cfg(test)]
+    pub(crate) fn limit_bytes(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
     }
 
     /// The directory of a stack.
@@ -81,6 +102,7 @@ impl TenantStacks {
     async fn store(&self, _turn: &MutexGuard<'_, ()>, id: &str) -> io::Result<()> {
         let stack = self.stacks.borrow().get(id).cloned();
         let Some(stack) = stack else { return Ok(()) };
+        let is_deleted = stack.status == Status::DeleteComplete;
         let directory = self.directory.clone();
         let write = move || file::write_stack(&directory, &stack);
         let stored = tokio::task::spawn_blocking(write).await;
@@ -90,7 +112,32 @@ impl TenantStacks {
         {
             self.stacks.borrow_mut().put_back(id, durable);
         }
-        stored
+        let length_bytes = stored?;
+        let mut lengths = self.lengths.borrow_mut();
+        match is_deleted {
+            true => lengths.remove(id),
+            false => lengths.insert(id.to_owned(), length_bytes),
+        };
+        Ok(())
+    }
+
+    /// Refuses a request that adds something if there is too much already.
+    fn check_room(&self, request: &Request) -> Result<(), Failure> {
+        let adds = matches!(
+            request,
+            Request::CreateStack(_) | Request::UpdateStack(_) | Request::CreateChangeSet(_)
+        );
+        let bytes: usize = self.lengths.borrow().values().sum();
+        match adds && bytes > self.bytes_max {
+            true => Err(Failure::new(
+                Kind::LimitExceeded,
+                format!(
+                    "the stacks of the tenant have more than {} bytes; delete stacks or change sets",
+                    self.bytes_max
+                ),
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Carries out a request; returns the answer, or the refusal of the engine.
@@ -103,6 +150,9 @@ impl TenantStacks {
         (unique, template): (&str, Option<&str>),
     ) -> Result<Result<String, Failure>, Refusal> {
         let turn = self.turn.lock().await;
+        if let Err(failure) = self.check_room(request) {
+            return Ok(Err(failure));
+        }
         let given = Given { now_ms: now_ms(), unique, template };
         let called = self.stacks.borrow_mut().call(request, given);
         let reply = match called {
@@ -173,6 +223,11 @@ impl TenantStacks {
             stacks.next(id, now_ms())
         };
         self.store(&turn, id).await?;
+        if next.is_none()
+            && let Err(error) = file::remove_intent(&self.directory, id)
+        {
+            tracing::warn!(%error, stack = id, "a file is left behind");
+        }
         Ok(next)
     }
 }

@@ -1,9 +1,11 @@
 //! `AWS::SNS::Topic`, at the tenant's service.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::outcome::{Done, Failed};
-use super::properties::{only, tags, text_of};
+use super::properties::{only, text_of};
 use super::task::Task;
 use crate::behalf::CallError;
 use crate::config::REGION;
@@ -100,8 +102,7 @@ fn done(arn: &str) -> Done {
 /// The name is taken, or the service refuses it.
 pub async fn create(task: &Task<'_>, name: &str, properties: &Value) -> Result<Done, Failed> {
     let attributes = attributes(properties)?;
-    let mut labels = task.action.tags.clone();
-    labels.extend(tags(properties.get("Tags"))?);
+    let labels = task.labels(properties)?;
     let found = find(task, name).await?;
     task.claim(&format!("the topic {name}"), found.is_some()).await?;
     if let Some(arn) = found {
@@ -112,30 +113,31 @@ pub async fn create(task: &Task<'_>, name: &str, properties: &Value) -> Result<D
         form.push((format!("Attributes.entry.{number}.key"), key.clone()));
         form.push((format!("Attributes.entry.{number}.value"), value.clone()));
     }
-    for ((key, value), number) in labels.iter().zip(1..) {
-        form.push((format!("Tags.member.{number}.Key"), key.clone()));
-        form.push((format!("Tags.member.{number}.Value"), value.clone()));
-    }
+    form.extend(labelled(&labels));
     let made = ask(task, "CreateTopic", &form).await;
-    let made = made.map_err(|error| failed("CreateTopic", &error))?;
+    let made = made.map_err(|error| Failed::creation("CreateTopic", name, &error))?;
     let arn = elements(&made, "TopicArn").first().map(|arn| done(arn));
     arn.ok_or_else(|| Failed::new("CreateTopic: the answer has no TopicArn"))
 }
 
-/// Changes the attributes of a topic. Its tags stay.
+/// The members of a form with tags.
+fn labelled(labels: &BTreeMap<String, String>) -> Form {
+    let of = |((key, value), number): ((&String, &String), u32)| {
+        [("Key", key), ("Value", value)]
+            .map(|(part, text)| (format!("Tags.member.{number}.{part}"), text.clone()))
+    };
+    labels.iter().zip(1..).flat_map(of).collect()
+}
+
+/// Changes the attributes and the tags of a topic.
 ///
 /// # Errors
-/// The service refuses it, or tags are to change.
+/// The service refuses it.
 pub async fn update(
     task: &Task<'_>,
     arn: &str,
     (before, after): (&Value, &Value),
 ) -> Result<Done, Failed> {
-    if before.get("Tags") != after.get("Tags") {
-        return Err(Failed::new(
-            "Tags of a topic cannot be changed here; change them at the service",
-        ));
-    }
     let mut new = attributes(after)?;
     new.retain(|(name, _)| name != "FifoTopic");
     for (name, default) in ATTRIBUTES {
@@ -151,6 +153,20 @@ pub async fn update(
             [pair("TopicArn", arn), pair("AttributeName", &name), pair("AttributeValue", &value)];
         let set = ask(task, "SetTopicAttributes", &form).await;
         set.map_err(|error| failed("SetTopicAttributes", &error))?;
+    }
+    let (gone, labels) = (task.labels_gone(before, after)?, task.labels(after)?);
+    if !gone.is_empty() {
+        let mut form = vec![pair("ResourceArn", arn)];
+        let keys = gone.into_iter().zip(1..);
+        form.extend(keys.map(|(key, number)| (format!("TagKeys.member.{number}"), key)));
+        let untagged = ask(task, "UntagResource", &form).await;
+        untagged.map_err(|error| failed("UntagResource", &error))?;
+    }
+    if !labels.is_empty() {
+        let mut form = vec![pair("ResourceArn", arn)];
+        form.extend(labelled(&labels));
+        let tagged = ask(task, "TagResource", &form).await;
+        tagged.map_err(|error| failed("TagResource", &error))?;
     }
     Ok(done(arn))
 }
