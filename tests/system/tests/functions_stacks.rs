@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use system_tests::functions::{Answer, Gateway, ask, ask_as, keys_of, until};
+use system_tests::functions::{Answer, Gateway, ask, ask_as, ask_plainly, keys_of, until};
+use system_tests::moto::Moto;
 use system_tests::needs_functions;
 use unlade_testkit::Random;
 
@@ -428,6 +429,157 @@ fn serverless_makes_and_removes_its_bucket_by_its_requests() {
     done(&gateway, "DeleteStack", &[("StackName", "app-dev")]);
     let (status, about) = settled(&gateway, "app-dev");
     assert_eq!(status, "DELETE_FAILED", "a bucket with objects stays: {about}");
+}
+
+/// A queue, a topic and a table.
+const SERVICES: &str = r#"
+Parameters:
+  Wait: {Type: Number, Default: 40}
+Resources:
+  Jobs:
+    Type: AWS::SQS::Queue
+    Properties: {QueueName: jobs, VisibilityTimeout: !Ref Wait, Tags: [{Key: own, Value: q}]}
+  News:
+    Type: AWS::SNS::Topic
+    Properties: {TopicName: news, Tags: [{Key: own, Value: t}]}
+  Things:
+    Type: AWS::DynamoDB::Table
+    Properties:
+      TableName: things
+      BillingMode: PAY_PER_REQUEST
+      AttributeDefinitions: [{AttributeName: id, AttributeType: S}]
+      KeySchema: [{AttributeName: id, KeyType: HASH}]
+      TimeToLiveSpecification: {AttributeName: end, Enabled: "true"}
+      Tags: [{Key: own, Value: d}]
+Outputs:
+  Queue: {Value: !Ref Jobs}
+  Topic: {Value: !Ref News}
+  Table: {Value: !GetAtt Things.Arn}
+"#;
+
+/// Asks moto as another client of the services.
+fn at_moto(moto: &Moto, service: &str, head: (&str, &str), body: &str) -> Answer {
+    let scope = format!("k/20260101/us-east-1/{service}/aws4_request");
+    let signature = format!("AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0");
+    let headers = [("authorization", signature.as_str()), head];
+    ask_plainly(moto.address, "POST", "/", &headers, body.as_bytes()).unwrap()
+}
+
+/// An operation with JSON at moto.
+fn json_at_moto(moto: &Moto, service: &str, target: &str, body: &Value) -> Value {
+    at_moto(moto, service, ("x-amz-target", target), &body.to_string()).json()
+}
+
+/// The tags of the queue, the topic and the table, in texts.
+fn tags_at_moto(moto: &Moto, made: &BTreeMap<String, String>) -> [String; 3] {
+    let queue = json!({"QueueUrl": made["Queue"]});
+    let queue = json_at_moto(moto, "sqs", "AmazonSQS.ListQueueTags", &queue);
+    let form = format!("Action=ListTagsForResource&ResourceArn={}", encoded(&made["Topic"]));
+    let topic = text(&at_moto(moto, "sns", FORM, &form));
+    let table = json!({"ResourceArn": made["Table"]});
+    let table = json_at_moto(moto, "dynamodb", "DynamoDB_20120810.ListTagsOfResource", &table);
+    [queue["Tags"].to_string(), topic, table["Tags"].to_string()]
+}
+
+/// The names of all tables, and the queues.
+fn left_at_moto(moto: &Moto) -> (Value, Value) {
+    let tables = json_at_moto(moto, "dynamodb", "DynamoDB_20120810.ListTables", &json!({}));
+    let queues = json_at_moto(moto, "sqs", "AmazonSQS.ListQueues", &json!({}));
+    (tables["TableNames"].clone(), queues.get("QueueUrls").cloned().unwrap_or(json!([])))
+}
+
+/// Queues, topics and tables follow the template and the tags of their stack, at the tenant's services. What
+/// others have there is neither taken nor deleted.
+#[test]
+fn queues_topics_and_tables_follow_their_stack() {
+    needs_functions!();
+    let Some(moto) = Moto::start() else { return };
+    let gateway = Gateway::start(&moto.config("\"s3:*\""));
+    let tag = |value| [("Tags.member.1.Key", "team"), ("Tags.member.1.Value", value)];
+    let body = [("StackName", "app"), ("TemplateBody", SERVICES)];
+    done(&gateway, "CreateStack", &[body, tag("red")].concat());
+    let made = outputs(&settled_as(&gateway, "app", "CREATE_COMPLETE"));
+    for (of, own) in tags_at_moto(&moto, &made).iter().zip(["q", "t", "d"]) {
+        let has_both = ["own", own, "team", "red"].iter().all(|text| of.contains(text));
+        assert!(has_both, "{of}");
+    }
+
+    // A stack without tags, and resources without tags of their own.
+    let plain: Vec<&str> = SERVICES.lines().filter(|line| !line.contains("      Tags:")).collect();
+    let plain = plain.join("\n").replace(", Tags: [{Key: own, Value: q}]", "");
+    let plain = plain.replace(", Tags: [{Key: own, Value: t}]", "");
+    assert!(!plain.contains("Tags"));
+    let change = [
+        ("StackName", "app"),
+        ("TemplateBody", plain.as_str()),
+        ("Tags", ""),
+        ("Parameters.member.1.ParameterKey", "Wait"),
+        ("Parameters.member.1.ParameterValue", "50"),
+    ];
+    done(&gateway, "UpdateStack", &change);
+    settled_as(&gateway, "app", "UPDATE_COMPLETE");
+    for of in tags_at_moto(&moto, &made) {
+        assert!(["own", "team", "red"].iter().all(|text| !of.contains(text)), "{of}");
+    }
+    let queue = json!({"QueueUrl": made["Queue"], "AttributeNames": ["VisibilityTimeout"]});
+    let queue = json_at_moto(&moto, "sqs", "AmazonSQS.GetQueueAttributes", &queue);
+    assert_eq!(queue["Attributes"]["VisibilityTimeout"], "50");
+
+    // Another stack does not get a name of the first one, and what it has made before is gone.
+    let other = SERVICES.replace("QueueName: jobs", "QueueName: more").replace(": news", ": other");
+    done(&gateway, "CreateStack", &[("StackName", "other"), ("TemplateBody", &other)]);
+    let about = settled_as(&gateway, "other", "ROLLBACK_COMPLETE");
+    let events = done(&gateway, "DescribeStackEvents", &[("StackName", "other")]);
+    assert!(events.contains("the table things already exists"), "{about}{events}");
+    assert_eq!(left_at_moto(&moto), (json!(["things"]), json!([made["Queue"]])));
+
+    done(&gateway, "DeleteStack", &[("StackName", "app")]);
+    until("it is gone", || {
+        let answer = call(&gateway, "DescribeStacks", &[("StackName", "app")]);
+        text(&answer).contains("does not exist").then_some(())
+    });
+    assert_eq!(left_at_moto(&moto), (json!([]), json!([])));
+    let topics = text(&at_moto(&moto, "sns", FORM, "Action=ListTopics"));
+    assert!(!topics.contains("<TopicArn>"), "{topics}");
+}
+
+/// The tags of a function are those of its stack, also after an update that takes them away.
+#[test]
+fn a_function_has_the_tags_of_its_stack() {
+    needs_functions!();
+    let gateway = Gateway::start("");
+    let members = [
+        ("StackName", "app"),
+        ("TemplateBody", PLAIN),
+        ("Capabilities.member.1", "CAPABILITY_IAM"),
+        ("Parameters.member.1.ParameterKey", "Word"),
+        ("Parameters.member.1.ParameterValue", "w"),
+    ];
+    let tags = |pairs: &[(&'static str, &'static str)]| {
+        let of = |((key, value), number): (&(&'static str, &'static str), u32)| {
+            [
+                (format!("Tags.member.{number}.Key"), *key),
+                (format!("Tags.member.{number}.Value"), *value),
+            ]
+        };
+        pairs.iter().zip(1..).flat_map(of).collect::<Vec<_>>()
+    };
+    let ask_for = |action: &str, pairs: &[(&'static str, &'static str)]| {
+        let tags = tags(pairs);
+        let tags = tags.iter().map(|(name, value)| (name.as_str(), *value));
+        done(&gateway, action, &members.iter().copied().chain(tags).collect::<Vec<_>>());
+    };
+    ask_for("CreateStack", &[("team", "red"), ("stage", "dev")]);
+    let made = outputs(&settled_as(&gateway, "app", "CREATE_COMPLETE"));
+    let path = format!(
+        "/2017-03-31/tags/{}",
+        encoded(&format!("arn:aws:lambda:us-east-1:000000000000:function:{}", made["Name"]))
+    );
+    let tagged = || ask(gateway.address, "GET", &path, &[], b"").unwrap().json()["Tags"].clone();
+    assert_eq!(tagged(), json!({"team": "red", "stage": "dev"}));
+    ask_for("UpdateStack", &[("stage", "live")]);
+    settled_as(&gateway, "app", "UPDATE_COMPLETE");
+    assert_eq!(tagged(), json!({"stage": "live"}));
 }
 
 /// A killed gateway continues its deployment: it ends in the target, or rolls back, and a deletion then
