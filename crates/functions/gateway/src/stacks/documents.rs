@@ -89,7 +89,7 @@ pub fn beside_functions(trust: &Value) -> Result<Option<String>, String> {
             || services(statement).len() > 1
             || statement.get("Condition").is_some()
     };
-    let more = statements.iter().filter(|statement| is_more(*statement));
+    let more = statements.iter().filter(|statement| is_more(statement));
     let more: Vec<String> = more.map(ToString::to_string).collect();
     Ok((!more.is_empty()).then(|| more.join(", ")))
 }

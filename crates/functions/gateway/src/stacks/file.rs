@@ -182,7 +182,7 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&file), mode(&own)), (0o600, 0o700));
         fs::write(&file, "{").unwrap();
-        assert_eq!(all(&own).unwrap(), [other.clone()]);
+        assert_eq!(all(&own).unwrap(), std::slice::from_ref(&other));
         assert!(read_stack(&own, &one.id).is_err());
         remove(&own, &one.id).unwrap();
         remove(&own, &one.id).unwrap();
