@@ -81,7 +81,7 @@ pub fn read<T: DeserializeOwned>(directory: &Path, name: &str) -> io::Result<Opt
 /// Replaces the file of a stack. Returns its length in bytes.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_stack(of_tenant: &Path, stack: &Stack) -> io::Result<usize> {
     write(&of_stack(of_tenant, &stack.id), STACK, stack)
 }

@@ -2,7 +2,7 @@
 //! `unlade-fn-stacks`; here are its disk, its actions and its requests.
 //!
 //! Stages of a request: [`form`] → [`tenant_stacks`], which calls the engine and makes the change durable in
-//! [`file`](self::file) → [`driver`], which carries out one action after the other: [`resource`] calls the
+//! [`mod@file`] → [`driver`], which carries out one action after the other: [`resource`] calls the
 //! file of its type with a [`task`].
 
 mod bucket;

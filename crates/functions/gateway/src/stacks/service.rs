@@ -10,7 +10,7 @@ use super::tenant_stacks::TenantStacks;
 use super::{driver, identities};
 use crate::host::Host;
 
-/// See the [module](self).
+/// The stacks of a gateway, by tenant.
 pub struct StackService {
     host: Rc<Host>,
     tenants: RefCell<BTreeMap<String, Rc<TenantStacks>>>,
