@@ -52,6 +52,7 @@ fn read(action: &str, form: &mut Form) -> Result<Request, Failure> {
         "UpdateStack" => Request::UpdateStack(form.submission(true)?),
         "DeleteStack" => {
             form.take("RoleARN");
+            form.mode()?;
             if form.take("DeletionMode").is_some_and(|mode| mode != "STANDARD") {
                 let why = "DeletionMode must be STANDARD; use RetainResources for those that stay";
                 return Err(Failure::invalid(why));
@@ -265,6 +266,16 @@ impl Form {
         Ok(Some(tags))
     }
 
+    /// Takes the mode of an operation. Both end when the resources are ready, which is the standard one.
+    fn mode(&mut self) -> Result<(), Failure> {
+        match self.take("DeploymentConfig.Mode").as_deref() {
+            None | Some("STANDARD" | "EXPRESS") => Ok(()),
+            Some(other) => Err(Failure::invalid(format!(
+                "DeploymentConfig.Mode must be STANDARD or EXPRESS, not {other:?}"
+            ))),
+        }
+    }
+
     fn on_failure(&mut self, key: &str) -> Result<OnFailure, Failure> {
         // `sam sync` sends the second form.
         let (first, second) =
@@ -284,6 +295,7 @@ impl Form {
     }
 
     fn submission(&mut self, may_be_previous: bool) -> Result<Submission, Failure> {
+        self.mode()?;
         for unsupported in ["StackPolicyBody", "StackPolicyURL", "StackPolicyDuringUpdateBody"] {
             if self.take(unsupported).is_some_and(|text| !text.is_empty()) {
                 let why = format!("{unsupported} is not supported by this server; leave it out");
@@ -429,6 +441,7 @@ mod tests {
             ("&DisableRollback=true", OnFailure::DoNothing),
             ("&DeploymentConfig.DisableRollback=false", OnFailure::Rollback),
             ("&DeploymentConfig.DisableRollback=true", OnFailure::DoNothing),
+            ("&DeploymentConfig.Mode=EXPRESS", OnFailure::Rollback),
         ] {
             let text = format!("Action=CreateStack&StackName=a&TemplateBody=x{form}");
             let Request::CreateStack(made) = decode(text.as_bytes()).unwrap() else {
@@ -456,6 +469,10 @@ mod tests {
             (
                 "Action=CreateStack&StackName=a&TemplateBody=x&DisableRollback=maybe",
                 "true or false",
+            ),
+            (
+                "Action=CreateStack&StackName=a&TemplateBody=x&DeploymentConfig.Mode=FAST",
+                "STANDARD or EXPRESS",
             ),
             (
                 "Action=CreateStack&StackName=a&TemplateBody=x&DisableRollback=true&OnFailure=DELETE",
