@@ -18,6 +18,7 @@ mod presume;
 pub mod sealing;
 pub mod seeds;
 pub mod splice;
+mod stacks;
 mod storage;
 pub mod targets;
 mod tcp;

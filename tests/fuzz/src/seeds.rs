@@ -61,6 +61,9 @@ pub fn all() -> Vec<Seed> {
     for (target, name, content) in super::policy::seeds() {
         add(target, name, content);
     }
+    for (target, name, content) in super::stacks::seeds() {
+        add(target, name, content);
+    }
     for (target, name, content) in super::traces::seeds() {
         add(target, name, content);
     }

@@ -28,6 +28,7 @@ pub use super::nvme::nvme_pdu;
 pub use super::pdus::{offload_pdus, offload_rx};
 pub use super::policy::policy_document;
 pub use super::presume::offload_presume;
+pub use super::stacks::{stack_request, stack_template};
 pub use super::storage::nic_storage;
 pub use super::tcp::{tcp_connection, tcp_header};
 pub use super::tls::record;
@@ -49,6 +50,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("sealing", crate::sealing::sealing),
     ("splice_datagram", crate::splice::splice_datagram),
     ("splice_head", crate::splice::splice_head),
+    ("stack_request", stack_request),
+    ("stack_template", stack_template),
     ("copyd_message", copyd_message),
     ("copyd_lines", copyd_lines),
     ("copyd_why", copyd_why),

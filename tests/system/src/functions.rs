@@ -430,7 +430,9 @@ impl Gateway {
     /// # Panics
     /// The object cannot be written.
     pub fn put(&self, bucket: &str, key: &str, body: &[u8]) {
-        std::fs::write(self.objects().join(bucket).join(key), body).expect("an object");
+        let file = self.objects().join(bucket).join(key);
+        std::fs::create_dir_all(file.parent().expect("a directory")).expect("a bucket");
+        std::fs::write(file, body).expect("an object");
     }
 }
 

@@ -1,4 +1,4 @@
-//! moto's server, which plays SQS, SNS and EventBridge, and clients with boto3.
+//! moto's server, which plays SQS, SNS, EventBridge and DynamoDB, and clients with boto3.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ impl Moto {
              [{actions}]\nresources = [\"*\"]\n[services]\ncredentials = {{ from = \"keys\", \
              access_key_id = \"k\", secret_access_key = \"s\" }}\n"
         );
-        for service in ["sqs", "sns", "events"] {
+        for service in ["sqs", "sns", "events", "dynamodb"] {
             let url = format!("[services.endpoint.{service}]\nurl = \"http://{}\"\n", self.address);
             text.push_str(&url);
         }

@@ -29,3 +29,10 @@ pub fn set(reply: &mut Reply, name: &'static str, value: &str) {
         reply.headers_mut().insert(name, value);
     }
 }
+
+/// A response with an XML body.
+pub fn xml_reply(status: u16, body: impl Into<Bytes>) -> Reply {
+    let mut reply = json_reply(status, body);
+    set(&mut reply, "content-type", "text/xml");
+    reply
+}

@@ -1,5 +1,5 @@
 //! The HTTP server: Lambda's Invoke API, and the own API of `unlade fn`. The life cycle of functions
-//! is in [`lambda_api`].
+//! is in [`lambda_api`], and CloudFormation's API in [`form`].
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,6 +25,7 @@ use unlade_fn_model::lambda::{
 use unlade_fn_model::lifecycle::{Qualifier, Reference, Version};
 use unlade_fn_model::log::Wanted;
 use unlade_fn_model::manifest::is_name;
+use unlade_fn_stacks::query::FORM_BYTES_MAX;
 use unlade_guest_protocol::control::ObjectName;
 
 use crate::answer::{Reply, json_reply, refuse, set};
@@ -40,6 +41,7 @@ use crate::invoke::{Answer, Input, invoke};
 use crate::lambda_api::{self, Operation, View};
 use crate::permission::may_invoke;
 use crate::request::{AuthenticatedRequest, Query, compare, header, identify, unpercent};
+use crate::stacks::{StackService, form};
 
 /// Most connections at a time; more wait in the kernel's backlog.
 pub const CONNECTIONS_MAX: usize = 4096;
@@ -65,6 +67,8 @@ pub struct Api {
     pub ending: watch::Receiver<bool>,
     /// The count and the log of denied requests.
     pub denials: Denials,
+    /// Stacks of CloudFormation.
+    pub stacks: Rc<StackService>,
 }
 
 /// Serves connections until it is dropped; connections in progress continue.
@@ -134,6 +138,8 @@ enum Route {
     Logs(String),
     /// The state of the gateway.
     State,
+    /// An operation in a form: of CloudFormation, or STS.
+    Form,
 }
 
 impl Route {
@@ -154,6 +160,7 @@ impl Route {
                 Route::Logs((*name).to_owned())
             }
             (&Method::GET, ["unlade", "v1", "state"]) => Route::State,
+            (&Method::POST, []) => Route::Form,
             _ => return None,
         })
     }
@@ -166,7 +173,10 @@ async fn answer(api: Rc<Api>, request: Request<Incoming>, peer: SocketAddr) -> R
     routed.unwrap_or_else(|refusal| {
         let denied = Denied { method: method.as_str(), path: &path, caller: caller.as_ref(), peer };
         api.denials.note(&api.host.meter, &refusal, denied);
-        refuse(&refusal)
+        match Route::of(&method, &path) {
+            Some(Route::Form) => form::refuse(&refusal),
+            _ => refuse(&refusal),
+        }
     })
 }
 
@@ -184,6 +194,7 @@ async fn route(
     let route = Route::of(&method, &path);
     let bytes_max = match &route {
         Some(Route::Life(operation)) => operation.body_bytes_max(),
+        Some(Route::Form) => FORM_BYTES_MAX,
         _ => EVENT_BYTES_MAX,
     };
     let asked = identify(&api.host, request, bytes_max).await?;
@@ -198,6 +209,7 @@ async fn route(
         Some(Route::Invocation(name)) => invocation(api, &unpercent(&name)?, asked, peer).await,
         Some(Route::Deployment(name)) => deployment(api, &unpercent(&name)?, asked).await,
         Some(Route::Logs(name)) => logs(api, &unpercent(&name)?, asked).await,
+        Some(Route::Form) => form::serve(&api.host, &api.stacks, asked).await,
         Some(Route::State) => {
             asked.body.signed(EVENT_BYTES_MAX).await?;
             Ok(json_reply(200, state(api, &asked.caller).await.to_string()))

@@ -22,8 +22,12 @@ use crate::config::{KeyPair, REGION};
 
 /// Largest difference between a request's time and the gateway's.
 pub const SKEW_MAX: Duration = Duration::from_secs(15 * 60);
-/// The service name in signatures.
+/// The service name in signatures of Lambda's API, and of the gateway's own.
 const SERVICE: &str = "lambda";
+/// The path of services whose operation is in a form.
+const FORM_TARGET: &str = "/";
+/// The service names in signatures of requests to it.
+const FORM_SERVICES: [&str; 2] = ["cloudformation", "sts"];
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const DATE: &str = "x-amz-date";
 /// The header field with the hash of a body, in hexadecimal digits.
@@ -88,6 +92,7 @@ pub struct Claim {
     keys: KeyPair,
     time: SystemTime,
     region: String,
+    service: String,
     signed: Vec<(String, String)>,
     signature: String,
     announced: Option<String>,
@@ -172,8 +177,12 @@ impl Keys {
             let why = "Date in Credential scope does not match YYYYMMDD from X-Amz-Date";
             return Err(denied(Denial::Signature, why));
         }
-        if parts.service != SERVICE {
-            let why = format!("Credential should be scoped to the service {SERVICE:?}");
+        let services: &[&str] = match head.target {
+            FORM_TARGET => &FORM_SERVICES,
+            _ => &[SERVICE],
+        };
+        if !services.contains(&parts.service) {
+            let why = format!("Credential should be scoped to one of the services {services:?}");
             return Err(denied(Denial::Signature, why));
         }
         Ok(Claim {
@@ -181,6 +190,7 @@ impl Keys {
             keys: keys.clone(),
             time,
             region: parts.region.to_owned(),
+            service: parts.service.to_owned(),
             signed: signed_fields(head.headers, &parts.signed)?,
             signature: parts.signature.to_owned(),
             announced: text(CONTENT_SHA256)?.map(str::to_owned),
@@ -300,7 +310,8 @@ impl Claim {
         let mut settings = SigningSettings::default();
         // Every signed header field is part of the signature.
         settings.excluded_headers = None;
-        let due = signature(request, settings, &self.keys, &self.region, self.time)?.1;
+        let due =
+            signature(request, settings, &self.keys, (&self.region, &self.service), self.time)?.1;
         if due.as_bytes().ct_eq(self.signature.as_bytes()).into() {
             return Ok(self.caller);
         }
@@ -316,7 +327,7 @@ fn signature(
     request: SignableRequest<'_>,
     settings: SigningSettings,
     keys: &KeyPair,
-    region: &str,
+    (region, service): (&str, &str),
     time: SystemTime,
 ) -> Result<Signed, Refusal> {
     let KeyPair { access_key_id, secret_access_key } = keys;
@@ -325,7 +336,7 @@ fn signature(
     let params = v4::SigningParams::builder()
         .identity(&identity)
         .region(region)
-        .name(SERVICE)
+        .name(service)
         .time(time)
         .settings(settings)
         .build();
@@ -355,7 +366,8 @@ pub fn sign_request(
     let request = SignableRequest::new(method, target, all, body);
     let request = request.map_err(|error| Refusal::Parameter(error.to_string()))?;
     let settings = SigningSettings::default();
-    let (mut needed, _) = signature(request, settings, keys, REGION, now)?;
+    let service = if target == FORM_TARGET { FORM_SERVICES[0] } else { SERVICE };
+    let (mut needed, _) = signature(request, settings, keys, (REGION, service), now)?;
     needed.push((CONTENT_SHA256.to_owned(), hash));
     Ok(needed)
 }
@@ -482,6 +494,36 @@ mod tests {
         let mut unsigned = good;
         unsigned.insert(CONTENT_SHA256, "UNSIGNED-PAYLOAD".parse().unwrap());
         assert_eq!(answer(&unsigned, "POST", TARGET, EVENT), Err(403));
+    }
+
+    #[test]
+    fn a_service_is_signed_for_its_path() {
+        let form = b"Action=GetCallerIdentity&Version=2011-06-15";
+        let of = |target: &str, service: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("host", "gw:1".parse().unwrap());
+            let hash = sha256(form);
+            let fields = [("host", "gw:1"), (CONTENT_SHA256, hash.as_str())];
+            let body = SignableBody::Precomputed(hash.clone());
+            let request = SignableRequest::new("POST", target, fields.into_iter(), body).unwrap();
+            let settings = SigningSettings::default();
+            let scope = ("eu-west-1", service);
+            let signed = signature(request, settings, &pair("KEYA"), scope, now()).unwrap();
+            let own = (CONTENT_SHA256.to_owned(), hash.clone());
+            for (name, value) in signed.0.into_iter().chain([own]) {
+                let name: hyper::header::HeaderName = name.parse().unwrap();
+                headers.insert(name, value.parse().unwrap());
+            }
+            answer(&headers, "POST", target, form)
+        };
+        let a = Ok(Caller::Tenant("a".to_owned()));
+        assert_eq!((of("/", "sts"), of("/", "cloudformation")), (a.clone(), a.clone()));
+        assert_eq!(of("/2015-03-31/functions", "lambda"), a);
+        for (target, service) in
+            [("/", "lambda"), ("/", "s3"), ("/?x", "sts"), ("/2015-03-31/functions", "sts")]
+        {
+            assert_eq!(of(target, service), Err(403), "{target} {service}");
+        }
     }
 
     #[test]

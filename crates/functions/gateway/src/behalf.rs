@@ -7,6 +7,7 @@ use unlade_guest_protocol::control::{PERFORM_BYTES_MAX, PerformEnd};
 
 use crate::function::Function;
 use crate::service_request::ServiceRequest;
+use crate::tenant::Tenant;
 
 /// Timeout of the connection to the worker, which may be starting.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,9 +39,7 @@ pub enum CallError {
 /// # Errors
 /// See [`CallError`].
 pub async fn call(function: &Function, request: ServiceRequest) -> Result<Vec<u8>, CallError> {
-    // The semaphore is never closed.
-    let _place = function.tenant.calls.acquire().await.ok();
-    perform(function, request).await
+    call_as(&function.tenant, function.role, request).await
 }
 
 /// Calls a service, beside the limit of calls.
@@ -48,13 +47,36 @@ pub async fn call(function: &Function, request: ServiceRequest) -> Result<Vec<u8
 /// # Errors
 /// See [`CallError`].
 pub async fn perform(function: &Function, request: ServiceRequest) -> Result<Vec<u8>, CallError> {
+    perform_as(&function.tenant, function.role, request).await
+}
+
+/// Calls a service with the rights of a role of a tenant. Waits while the tenant has as many calls as
+/// may be.
+///
+/// # Errors
+/// See [`CallError`].
+pub async fn call_as(
+    tenant: &Tenant,
+    role: u64,
+    request: ServiceRequest,
+) -> Result<Vec<u8>, CallError> {
+    // The semaphore is never closed.
+    let _place = tenant.calls.acquire().await.ok();
+    perform_as(tenant, role, request).await
+}
+
+async fn perform_as(
+    tenant: &Tenant,
+    role: u64,
+    request: ServiceRequest,
+) -> Result<Vec<u8>, CallError> {
     let ServiceRequest { mut head, body } = request;
     if body.len() > PERFORM_BYTES_MAX {
         return Err(CallError::TooLong);
     }
     head.body_bytes = body.len() as u64;
-    let link = function.tenant.link(PATIENCE).await.map_err(CallError::Failed)?;
-    let (end, answer) = link.perform(function.role, head, body).await;
+    let link = tenant.link(PATIENCE).await.map_err(CallError::Failed)?;
+    let (end, answer) = link.perform(role, head, body).await;
     judged(end, answer)
 }
 

@@ -33,6 +33,8 @@ use crate::store::Access;
 use crate::tenant::relay;
 use crate::tenants::Tenants;
 
+mod rights;
+
 /// Interval of the checks of idle instances.
 const TICK: Duration = Duration::from_millis(500);
 /// Interval of the measurements of instances.
@@ -98,6 +100,8 @@ pub struct Host {
     alive: RefCell<Vec<Weak<Function>>>,
     /// The rules for each tenant's functions.
     rules: RefCell<BTreeMap<String, TenantConfig>>,
+    /// The rights of the roles that stacks have made, by tenant and name.
+    stack_roles: RefCell<BTreeMap<String, BTreeMap<String, serde_json::Value>>>,
     /// Queues that feed functions.
     pub sources: Sources,
     /// The keys of callers; `None` without authentication.
@@ -145,6 +149,7 @@ impl Host {
             tenants,
             alive: RefCell::default(),
             rules: RefCell::new(rules),
+            stack_roles: RefCell::default(),
             sources: Sources::default(),
             keys: RefCell::default(),
             trials,
@@ -233,10 +238,6 @@ impl Host {
         let code = deploy::code(&self.config.state, name, edition.code);
         let (manifest, tenant) = (edition.manifest.clone(), tenant.to_owned());
         self.make(name, Revision { manifest, code, tenant, version, role })
-    }
-
-    fn rules(&self, tenant: &str) -> TenantConfig {
-        self.rules.borrow().get(tenant).cloned().unwrap_or_default()
     }
 
     /// The rights of a function.

@@ -2,8 +2,8 @@
 //! workers, the store and the instances of functions.
 //!
 //! Use it through `unlade fn serve`. To embed it: a [`GatewayConfig`], and [`serve`] with the
-//! isolation backends that the program passes in behind a trait. It moves events and results, never
-//! objects.
+//! isolation backends that the program passes in behind a trait. It moves events and results, and
+//! no object but code and templates.
 //!
 //! ```
 //! use unlade_fn_gateway::GatewayConfig;
@@ -30,6 +30,8 @@
 //! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`call_context`]: the
 //!   client context and the trace of its caller; [`events`]:
 //!   asynchronous invocations, in files of [`event_file`], whose ends [`delivery`] sends on;
+//! - [`stacks`]: CloudFormation's API: stacks, their disk, their actions; [`object`]: archives and templates
+//!   that the tenant's worker reads;
 //! - [`sources`]: queues that feed functions; [`behalf`]: calls of services on behalf of a function, with
 //!   the requests of [`service_request`];
 //! - [`host`]: all functions, and the execution of the pool's actions; [`function`]: one function;
@@ -72,6 +74,7 @@ pub mod instance_log;
 pub mod invoke;
 pub mod lambda_api;
 pub mod link;
+pub mod object;
 pub mod observed;
 pub mod permission;
 pub mod permit;
@@ -84,6 +87,7 @@ pub mod service_request;
 pub mod source_queue;
 pub mod source_task;
 pub mod sources;
+pub mod stacks;
 pub mod store;
 pub mod tenant;
 pub mod tenants;

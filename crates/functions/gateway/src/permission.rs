@@ -22,10 +22,7 @@ pub const SOURCE_ARN: &str = "x-amz-source-arn";
 /// The header field in which a service names the account that it acts for.
 pub const SOURCE_ACCOUNT: &str = "x-amz-source-account";
 
-/// The ARN of a tenant as a principal.
-pub fn tenant_arn(tenant: &str) -> String {
-    format!("arn:aws:iam::{ACCOUNT}:user/{tenant}")
-}
+pub use crate::permit::tenant_arn;
 
 /// Returns true if a resource policy of a function lets a caller invoke it. The policy is that of
 /// the qualifier in the request, or of the function itself without one.

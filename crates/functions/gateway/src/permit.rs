@@ -90,6 +90,22 @@ pub fn policy(name: &str, rules: &TenantConfig, manifest: &Manifest, role: Optio
     policy
 }
 
+/// The rights of a tenant itself: everything within the limit of the operator.
+pub fn own_policy(tenant: &str, rules: &TenantConfig) -> Value {
+    let mut policy =
+        json!({"statements": [{"effect": "allow", "actions": ["*"], "resources": ["*"]}]});
+    if let Some(boundary) = &rules.role {
+        policy[BOUNDARY] = boundary.clone();
+    }
+    policy[FACTS] = json!({
+        "aws:PrincipalAccount": ACCOUNT,
+        "aws:PrincipalArn": tenant_arn(tenant),
+        "aws:PrincipalType": "User",
+        "aws:username": tenant,
+    });
+    policy
+}
+
 /// The condition keys of a function's principal.
 pub fn facts(name: &str, role: Option<&str>) -> Value {
     json!({
@@ -98,6 +114,11 @@ pub fn facts(name: &str, role: Option<&str>) -> Value {
         "aws:PrincipalType": "AssumedRole",
         "lambda:SourceFunctionArn": arn(REGION, name, None),
     })
+}
+
+/// The ARN of a tenant as a principal.
+pub fn tenant_arn(tenant: &str) -> String {
+    format!("arn:aws:iam::{ACCOUNT}:user/{tenant}")
 }
 
 /// The ARN of a role.
@@ -179,6 +200,18 @@ mod tests {
         let pretends =
             manifest("[role]\nstatements = []\n[role.facts]\n\"aws:PrincipalArn\" = \"x\"\n");
         assert!(check("t", &rules(own), &pretends, None).is_err());
+    }
+
+    #[test]
+    fn a_tenant_has_the_rights_of_its_operator() {
+        let free = own_policy("t", &rules(""));
+        assert_eq!(free.get(BOUNDARY), None);
+        assert_eq!(free[FACTS]["aws:PrincipalArn"], tenant_arn("t"));
+        let own = "[[role.statements]]\neffect = \"allow\"\nactions = [\"s3:*\"]\n\
+                   resources = [\"a/*\"]\n";
+        let bound = own_policy("t", &rules(own));
+        assert_eq!(bound[BOUNDARY]["statements"][0]["resources"][0], "a/*");
+        unlade_s3::Policy::from_value(&bound).unwrap();
     }
 
     #[test]

@@ -165,6 +165,12 @@ impl Query {
         Ok(Query { pairs: pairs.collect::<Result<_, Refusal>>()? })
     }
 
+    /// The parameters of these pairs.
+    pub fn of(pairs: &[(&str, &str)]) -> Query {
+        let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Query { pairs: pairs.iter().map(pair).collect() }
+    }
+
     /// The first value of a parameter.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.pairs.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())

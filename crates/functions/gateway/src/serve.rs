@@ -35,6 +35,7 @@ use crate::function_meter::FunctionMeters;
 use crate::guest;
 use crate::host::Host;
 use crate::source_task;
+use crate::stacks::StackService;
 use crate::store::{Access, Store};
 use crate::tenant::{Tenant, write_private};
 use crate::tenants::{Own, Tenants};
@@ -130,6 +131,8 @@ async fn serve(
     let _admin = metrics(&host.config, meter, host.observatory.meters(), draining.clone())?;
     *host.keys.borrow_mut() = keys;
     source_task::run(&host);
+    // Functions may have roles of stacks.
+    let stacks = StackService::open(&host);
     tokio::select! {
         loaded = load(&host) => loaded?,
         _ = terminate.recv() => return end(&host, store, store_task).await,
@@ -140,10 +143,11 @@ async fn serve(
     if replayed > 0 {
         tracing::info!(replayed, "events that a gateway before had accepted");
     }
+    stacks.resume();
     let about = about(store.clone());
     let (stop, ending) = watch::channel(false);
-    let api =
-        Rc::new(Api { host: host.clone(), events, about, ending, denials: Denials::default() });
+    let denials = Denials::default();
+    let api = Rc::new(Api { host: host.clone(), events, about, ending, denials, stacks });
     let ticking = tokio::task::spawn_local(host.clone().tick());
     let accepting = tokio::task::spawn_local(api::serve(api, listener));
     told(address).map_err(system("standard output"))?;
@@ -409,7 +413,10 @@ fn client_environment(
     own: Option<&KeyPair>,
     gateway: std::net::SocketAddr,
 ) -> String {
-    let mut text = format!("export AWS_ENDPOINT_URL_LAMBDA=http://{gateway}\n");
+    let mut text = String::new();
+    for service in ["LAMBDA", "CLOUDFORMATION", "STS"] {
+        text += &format!("export AWS_ENDPOINT_URL_{service}=http://{gateway}\n");
+    }
     let mut set = |name: &str, value: &str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/+=@%".contains(c);
         let value = match value.chars().all(is_plain) {

@@ -39,6 +39,37 @@ fn head(service: &str, region: &str, operation: &str, fields: &[(&str, &str)]) -
     }
 }
 
+/// An operation of the store: its parameters are in JSON, as boto3 has them.
+pub fn of_store(region: &str, operation: &str, parameters: &Value) -> ServiceRequest {
+    let head = head("s3", region, operation, &[]);
+    ServiceRequest { head, body: parameters.to_string().into_bytes() }
+}
+
+/// An operation of a service with JSON bodies; `target` is the value of `X-Amz-Target` before the dot.
+pub fn of_json(
+    (service, target, version): (&str, &str, &str),
+    region: &str,
+    operation: &str,
+    parameters: &Value,
+) -> ServiceRequest {
+    let kind = format!("application/x-amz-json-{version}");
+    let target = format!("{target}.{operation}");
+    let fields = [("content-type", kind.as_str()), ("x-amz-target", &target)];
+    let head = head(service, region, operation, &fields);
+    ServiceRequest { head, body: parameters.to_string().into_bytes() }
+}
+
+/// An operation of SNS, whose parameters are a form.
+pub fn of_topics(region: &str, operation: &str, parameters: &[(String, String)]) -> ServiceRequest {
+    let mut form = format!("Action={operation}&Version=2010-03-31");
+    for (name, value) in parameters {
+        form += &format!("&{name}={}", percent(value, b""));
+    }
+    let fields = [("content-type", "application/x-www-form-urlencoded; charset=utf-8")];
+    let head = head("sns", region, operation, &fields);
+    ServiceRequest { head, body: form.into_bytes() }
+}
+
 /// The head of an operation of SQS.
 pub fn queue(region: &str, operation: &str) -> RequestHead {
     let target = format!("AmazonSQS.{operation}");

@@ -1,6 +1,6 @@
 //! A tenant: its roles, and the connection to its I/O worker.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
@@ -35,6 +35,7 @@ pub struct Tenant {
     pub calls: Semaphore,
     control: PathBuf,
     roles: RefCell<BTreeMap<u64, Value>>,
+    own_role: Cell<Option<u64>>,
     link: RefCell<Option<Rc<Link>>>,
     changed: Notify,
 }
@@ -95,6 +96,7 @@ impl Tenant {
             calls: Semaphore::new(CALLS_MAX),
             control: dir.join("control"),
             roles: RefCell::default(),
+            own_role: Cell::default(),
             link: RefCell::default(),
             changed: Notify::new(),
         })
@@ -106,6 +108,13 @@ impl Tenant {
         if let Some(link) = &*self.link.borrow() {
             link.say(ControlHead::Role { role, policy });
         }
+    }
+
+    /// The number of the role with the tenant's own rights; `next` gives it once.
+    pub fn own_role(&self, next: impl FnOnce() -> u64) -> u64 {
+        let role = self.own_role.get().unwrap_or_else(next);
+        self.own_role.set(Some(role));
+        role
     }
 
     /// Returns true if the worker knows a role.

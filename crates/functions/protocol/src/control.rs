@@ -163,7 +163,8 @@ pub enum ControlHead {
         instance: u64,
     },
     /// Gateway: performs one request to a service, with the rights of a role and with the worker's
-    /// keys; the payload is its body. [`ControlHead::Performed`] follows.
+    /// keys; the payload is its body. For the service `s3` it is the parameters of the operation, in
+    /// JSON, and the answer is an object or the result in JSON. [`ControlHead::Performed`] follows.
     Perform {
         /// The gateway's number of the request.
         call: u64,

@@ -7,7 +7,7 @@ use s3s::{S3Request, S3Response, S3Result};
 use crate::disk::Disk;
 use crate::list;
 use crate::objects::Objects;
-use crate::offered::not_offered;
+use crate::offered::{is_by_store, not_offered};
 
 /// The fields of a form that a PUT has, too.
 fn put_of(form: PostObjectInput) -> PutObjectInput {
@@ -46,8 +46,12 @@ impl<D: Disk> Objects<D> {
         req: S3Request<PostObjectInput>,
     ) -> S3Result<S3Response<PostObjectOutput>> {
         let form = &req.input;
+        let encryption = form.server_side_encryption.as_ref();
         let asked = [
-            ("x-amz-server-side-encryption", form.server_side_encryption.is_some()),
+            (
+                "x-amz-server-side-encryption",
+                encryption.is_some_and(|asked| !is_by_store(asked.as_str())),
+            ),
             ("x-amz-server-side-encryption-customer-key", form.sse_customer_key.is_some()),
             ("x-amz-object-lock-mode", form.object_lock_mode.is_some()),
             ("x-amz-object-lock-legal-hold", form.object_lock_legal_hold_status.is_some()),

@@ -11,6 +11,9 @@ const NOT_OFFERED: [&str; 3] = [
     "x-amz-copy-source-server-side-encryption",
     "x-amz-object-lock-",
 ];
+/// Encryption with keys of the store. S3 does it for every object, so tools ask for it always (SAM CLI does):
+/// it is accepted, and no answer says that the object is encrypted. The disk is to encrypt.
+const BY_STORE: (&str, &str) = ("x-amz-server-side-encryption", "AES256");
 /// The field for a bucket with locks has a value: false asks for nothing.
 const BUCKET_LOCK: &str = "x-amz-bucket-object-lock-enabled";
 
@@ -20,15 +23,23 @@ const BUCKET_LOCK: &str = "x-amz-bucket-object-lock-enabled";
 /// It has such a field. The message begins as that of S3, by which clients recognise it, and names the
 /// first one by name: the order of fields is the client's.
 pub fn offered(fields: &HeaderMap) -> Result<(), Fault> {
-    let is_missing = |name: &str| NOT_OFFERED.iter().any(|start| name.starts_with(start));
-    let names = fields.keys().map(hyper::header::HeaderName::as_str);
-    let found = names.filter(|name| is_missing(name)).min();
+    let is_missing = |name: &str, value: &[u8]| {
+        NOT_OFFERED.iter().any(|start| name.starts_with(start))
+            && (name, value) != (BY_STORE.0, BY_STORE.1.as_bytes())
+    };
+    let all = fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let found = all.filter(|(name, value)| is_missing(name, value)).map(|(name, _)| name).min();
     let locks =
         fields.get(BUCKET_LOCK).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"));
     match found.or_else(|| locks.then_some(BUCKET_LOCK)) {
         None => Ok(()),
         Some(name) => Err(not_offered(name)),
     }
+}
+
+/// Returns true for encryption by the store that is accepted: see [`BY_STORE`].
+pub fn is_by_store(algorithm: &str) -> bool {
+    algorithm == BY_STORE.1
 }
 
 /// The refusal of a request for its field of this name.
@@ -68,8 +79,10 @@ mod tests {
             let refused = offered(&HeaderMap::from_iter(fields)).unwrap_err().to_string();
             assert!(refused.ends_with("x-amz-object-lock-mode"), "{refused}");
         }
+        assert!(check(BY_STORE.0, "aws:kms").is_err());
+        assert!(check("x-amz-copy-source-server-side-encryption", BY_STORE.1).is_err());
         for (name, value) in
-            [(BUCKET_LOCK, "false"), ("x-amz-acl", "private"), ("x-amz-meta-a", "")]
+            [(BUCKET_LOCK, "false"), ("x-amz-acl", "private"), ("x-amz-meta-a", ""), BY_STORE]
         {
             assert!(check(name, value).is_ok(), "{name}");
         }

@@ -94,7 +94,7 @@ async fn an_answer_to_a_put_has_the_type_of_the_checksum() {
 async fn encryption_and_locks_are_refused_and_nothing_is_stored() {
     let bed = Bed::new().await;
     for field in [
-        ("x-amz-server-side-encryption", "AES256"),
+        ("x-amz-server-side-encryption", "aws:kms"),
         ("x-amz-server-side-encryption-customer-algorithm", "AES256"),
         ("x-amz-object-lock-mode", "GOVERNANCE"),
         ("x-amz-object-lock-legal-hold", "ON"),
@@ -108,6 +108,22 @@ async fn encryption_and_locks_are_refused_and_nothing_is_stored() {
     bed.ask("PUT", "/locked", &locked, b"", 501).await;
     bed.ask("HEAD", "/locked", &[], b"", 404).await;
     bed.ask("PUT", "/free", &[("x-amz-bucket-object-lock-enabled", "false")], b"", 200).await;
+}
+
+/// Tools ask for it always: the answer does not say that the object is encrypted.
+#[tokio::test]
+async fn encryption_with_keys_of_the_store_is_accepted_and_not_claimed() {
+    let bed = Bed::new().await;
+    let asked = [("x-amz-server-side-encryption", "AES256")];
+    let put = bed.ask("PUT", "/box/k", &asked, b"hello", 200).await;
+    let begun = bed.ask("POST", "/box/parts?uploads", &asked, b"", 200).await;
+    let copied = [asked[0], ("x-amz-copy-source", "/box/k")];
+    let copy = bed.ask("PUT", "/box/copy", &copied, b"", 200).await;
+    let head = bed.ask("HEAD", "/box/copy", &[], b"", 200).await;
+    for answer in [put, begun, copy, head] {
+        assert!(!answer.contains("server-side-encryption"), "{answer}");
+    }
+    assert!(bed.ask("GET", "/box/copy", &[], b"", 200).await.ends_with("hello"));
 }
 
 #[tokio::test]
@@ -258,10 +274,12 @@ async fn the_answer_to_a_form_has_the_address_of_the_object() {
     assert!(answer.contains(&format!("x-amz-checksum-crc32c: {HELLO_CRC32C}\r\n")), "{answer}");
     assert!(bed.ask("GET", "/box/a/b%20c", &[], b"", 200).await.ends_with("hello"));
 
-    let sealed = form("x-amz-server-side-encryption", "AES256");
-    let body = format!("{}{sealed}{file}", form("key", "sealed"));
-    bed.ask("POST", "/box", &kind, body.as_bytes(), 501).await;
-    bed.ask("HEAD", "/box/sealed", &[], b"", 404).await;
+    for (algorithm, status, found) in [("aws:kms", 501, 404), ("AES256", 204, 200)] {
+        let sealed = form("x-amz-server-side-encryption", algorithm);
+        let body = format!("{}{sealed}{file}", form("key", "sealed"));
+        bed.ask("POST", "/box", &kind, body.as_bytes(), status).await;
+        bed.ask("HEAD", "/box/sealed", &[], b"", found).await;
+    }
 
     let redirect = form("success_action_redirect", "http://there.example/done");
     let body = format!("{}{redirect}{file}", form("key", "k"));

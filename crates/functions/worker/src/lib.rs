@@ -38,6 +38,7 @@
 //!   makes stale; [`stream`]: a large body, sent to the store while it arrives, from its
 //!   [`stream_input`];
 //! - [`cut`]: requests to services other than S3, prepared by the function's SDK;
+//! - [`behalf_store`]: operations of S3 that the gateway asks for;
 //! - [`prefetch`]: objects fetched before the function requests them;
 //! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: the record of those
 //!   that must survive the worker;
@@ -59,6 +60,7 @@
 
 pub mod answer;
 pub mod authorise;
+pub mod behalf_store;
 pub mod call;
 pub mod caller;
 pub mod channel;

@@ -91,7 +91,8 @@ impl Bed {
         let events = Events::open(state.path()).unwrap();
         let (tell, ending) = watch::channel(false);
         let (about, denials) = (Box::new(|| json!({})), Denials::default());
-        let api = Rc::new(Api { host: host.clone(), events, about, ending, denials });
+        let stacks = StackService::open(&host);
+        let api = Rc::new(Api { host: host.clone(), events, about, ending, denials, stacks });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::task::spawn_local(serve(api, listener));
@@ -155,19 +156,24 @@ struct Asked {
 /// The requests of all operations of the life cycle, and of the other routes.
 fn all() -> Vec<(Option<OperationKind>, Asked)> {
     let of = |(method, target): (&'static str, &str), kind: Option<OperationKind>| {
-        let body = kind.map_or_else(|| "{}".to_owned(), |kind| body(kind).to_string());
+        let body = match (kind, target) {
+            (Some(kind), _) => body(kind).to_string(),
+            (None, "/") => "Action=ListStacks&Version=2010-05-15".to_owned(),
+            (None, _) => "{}".to_owned(),
+        };
         (kind, Asked { method, target: target.to_owned(), body })
     };
     let life = OperationKind::ALL.iter().map(|kind| of(example(*kind), Some(*kind)));
     life.chain(others().map(|place| of(place, None))).collect()
 }
 
-fn others() -> [(&'static str, &'static str); 4] {
+fn others() -> [(&'static str, &'static str); 5] {
     [
         ("POST", INVOKE),
         ("PUT", "/unlade/v1/functions/victim"),
         ("GET", "/unlade/v1/state"),
         ("GET", "/unlade/v1/functions/victim/logs"),
+        ("POST", "/"),
     ]
 }
 
@@ -204,6 +210,7 @@ fn number(route: &Route) -> usize {
         Route::Deployment(_) => 1,
         Route::State => 2,
         Route::Logs(_) => 3,
+        Route::Form => 4,
     }
 }
 
@@ -227,6 +234,11 @@ fn every_route_has_a_request_here() {
         }
     }
     assert_eq!(all().len(), OperationKind::ALL.len() + others().len());
+}
+
+/// The service in the signature of a request to a target.
+fn service_of(target: &str) -> &'static str {
+    if target == "/" { "/cloudformation/" } else { "/lambda/" }
 }
 
 fn replaced(fields: &Fields, name: &str, from: &str, to: &str) -> Fields {
@@ -270,7 +282,7 @@ fn a_wrong_signature_is_denied_by_every_route() {
                 ("a later date", sign(&owner, now + margin), FnDenial::Expired),
                 (
                     "another service",
-                    replaced(&good, "authorization", "/lambda/", "/s3/"),
+                    replaced(&good, "authorization", service_of(&asked.target), "/s3/"),
                     FnDenial::Signature,
                 ),
                 (
@@ -343,7 +355,7 @@ fn a_caller_of_another_tenant_is_denied_by_every_route() {
                     let (status, _, text) = bed.send(&asked, &fields).await;
                     assert!(status == 200 && !text.contains("victim"), "{asked:?}: {text}");
                 }
-                None if asked.target.ends_with("/state") => {
+                None if asked.target.ends_with("/state") || asked.target == "/" => {
                     let (status, _, text) = bed.send(&asked, &fields).await;
                     let has_owner = text.contains("victim") || text.contains("owner");
                     assert!(status == 200 && !has_owner, "{text}");

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use unlade_fn_model::Manifest;
 use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::lifecycle::{Edition, Publication, Record, Reference, Version};
+use unlade_fn_stacks::Object;
 
 use super::operation::ZIP_BYTES_MAX;
 use super::parameters::Parameters;
@@ -14,37 +15,73 @@ use super::settings::{Settings, architectures};
 use super::view::{Call, View};
 use crate::answer::{Reply, json_reply};
 use crate::archive::unpack_zip;
+use crate::auth::Caller;
 use crate::deploy::{self, MANIFEST, Unpacked};
 use crate::host::Host;
 use crate::install;
+use crate::object;
 
 /// The timeout of a function whose deployment names none, in seconds, as in Lambda.
 const TIMEOUT_S: u64 = 3;
 
-/// Takes the archive out of the parameters of the code.
+/// The code of a request.
+pub enum Source {
+    /// An archive in it.
+    Archive(Bytes),
+    /// An object of the tenant's store.
+    Object(Object),
+}
+
+/// Takes the place of the archive out of the parameters of the code.
 ///
 /// # Errors
-/// There is none, it is too long, or the code is elsewhere.
-pub fn zip_file(code: &mut Parameters) -> Result<Bytes, Refusal> {
+/// There is none, there are two, it is too long, or the code is an image.
+pub fn source(code: &mut Parameters) -> Result<Source, Refusal> {
     let wrong = |why: &str| Err(Refusal::Parameter(why.to_owned()));
-    for name in ["S3Bucket", "S3Key", "S3ObjectVersion", "S3ObjectStorageMode"] {
-        if code.text(name)?.is_some_and(|text| !text.is_empty()) {
-            return wrong(
-                "S3Bucket, S3Key: the gateway reads no objects (it carries no object byte): send \
-                 the archive as ZipFile, or deploy the directory with `unlade fn deploy`",
-            );
-        }
-    }
     if code.text("ImageUri")?.is_some() {
         return wrong("ImageUri: container images are not served: send an archive as ZipFile");
     }
-    let text = code.required("ZipFile")?;
+    if code.text("S3ObjectStorageMode")?.is_some_and(|mode| mode != "COPY") {
+        return wrong("S3ObjectStorageMode can only be COPY: the archive is unpacked");
+    }
+    let mut take = |name: &str| -> Result<Option<String>, Refusal> {
+        Ok(code.text(name)?.filter(|text| !text.is_empty()))
+    };
+    let (bucket, key) = (take("S3Bucket")?, take("S3Key")?);
+    let (version, text) = (take("S3ObjectVersion")?, take("ZipFile")?);
+    let text = match (bucket, key, text) {
+        (Some(bucket), Some(key), None) => {
+            return Ok(Source::Object(Object { bucket, key, version }));
+        }
+        (None, None, Some(text)) if version.is_none() => text,
+        (None, None, None) => return wrong("ZipFile is missing, or S3Bucket and S3Key"),
+        _ => return wrong("the code is either a ZipFile, or an S3Bucket with an S3Key"),
+    };
     let decoded = base64::engine::general_purpose::STANDARD.decode(text);
     let decoded = decoded.map_err(|error| Refusal::Parameter(format!("ZipFile: {error}")))?;
     if decoded.len() > ZIP_BYTES_MAX {
         return Err(Refusal::TooLarge(ZIP_BYTES_MAX));
     }
-    Ok(decoded.into())
+    Ok(Source::Archive(decoded.into()))
+}
+
+impl Source {
+    /// The archive. An object is read by the worker of the function's tenant.
+    ///
+    /// # Errors
+    /// The object cannot be read, or is too long.
+    pub async fn archive(self, host: &Host, caller: &Caller, name: &str) -> Result<Bytes, Refusal> {
+        let object = match self {
+            Source::Archive(archive) => return Ok(archive),
+            Source::Object(object) => object,
+        };
+        let tenant = install::tenant(host, caller, name);
+        let absent = || Refusal::Service(format!("the tenant {tenant} is not configured"));
+        let tenant = host.tenants.get(&tenant).ok_or_else(absent)?;
+        // Few archives are in memory at a time. The semaphore is never closed.
+        let _place = host.uploads.acquire().await.ok();
+        object::read(host, &tenant, &object, ZIP_BYTES_MAX).await
+    }
 }
 
 /// A new revision, with the hash of its archive.
@@ -103,7 +140,7 @@ pub async fn create(mut call: Call<'_>) -> Result<Reply, Refusal> {
     let (publish, tags) = (own.flag("Publish")?, own.texts("Tags")?.unwrap_or_default());
     let missing = || Refusal::Parameter("Code is missing".to_owned());
     let mut code = own.object("Code")?.ok_or_else(missing)?;
-    let archive = zip_file(&mut code)?;
+    let source = source(&mut code)?;
     code.done()?;
     call.parameters.done()?;
     if !settings.has_handler() {
@@ -115,6 +152,7 @@ pub async fn create(mut call: Call<'_>) -> Result<Reply, Refusal> {
     if host.registry.get(&name).is_some() {
         return Err(Refusal::Conflict(format!("Function already exist: {name}")));
     }
+    let archive = source.archive(host, &call.caller, &name).await?;
     let code = NewCode::unpack(host, &name, archive).await?;
     let number = code.unpacked.number;
     let created = async {

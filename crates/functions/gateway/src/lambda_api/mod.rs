@@ -19,16 +19,19 @@ mod view;
 
 use std::rc::Rc;
 
+use http_body_util::BodyExt as _;
+use serde_json::{Map, Value};
 use unlade_fn_model::lambda::Refusal;
 
 use crate::answer::Reply;
+use crate::auth::Caller;
 use crate::host::Host;
 use crate::request::{AuthenticatedRequest, Query, unpercent};
 
-use operation::Kind;
+pub(crate) use operation::Kind as OperationKind;
 pub use operation::Operation;
 #[cfg(test)]
-pub(crate) use operation::{Kind as OperationKind, example};
+pub(crate) use operation::example;
 use parameters::Parameters;
 use view::Call;
 pub use view::View;
@@ -47,7 +50,54 @@ pub async fn serve(
     let query = Query::parse(asked.head.uri.query().unwrap_or_default())?;
     let Operation { kind, target, item } = operation;
     let (target, item) = (unpercent(&target)?, unpercent(&item)?);
-    let call = Call { host, caller: asked.caller, target, item, query, parameters };
+    act(kind, Call { host, caller: asked.caller, target, item, query, parameters }).await
+}
+
+/// An operation that the gateway itself asks for, in the name of a tenant.
+pub(crate) struct Order<'a> {
+    /// The operation; `None` changes code and configuration of a function in one step.
+    pub kind: Option<OperationKind>,
+    /// The function, or the UUID of a mapping.
+    pub target: &'a str,
+    /// The alias, the statement, or the UUID of a new mapping.
+    pub item: &'a str,
+    /// The query.
+    pub query: &'a [(&'a str, &'a str)],
+    /// The body.
+    pub parameters: Map<String, Value>,
+}
+
+/// Performs an operation as for a request of a tenant; returns the body of the response.
+///
+/// # Errors
+/// As for the request.
+pub(crate) async fn perform(
+    host: &Rc<Host>,
+    tenant: &str,
+    order: Order<'_>,
+) -> Result<Value, Refusal> {
+    let call = Call {
+        host,
+        caller: Caller::Tenant(tenant.to_owned()),
+        target: order.target.to_owned(),
+        item: order.item.to_owned(),
+        query: Query::of(order.query),
+        parameters: Parameters::of(order.parameters),
+    };
+    let reply = match order.kind {
+        Some(kind) => act(kind, call).await?,
+        None => update::whole(call).await?,
+    };
+    let Ok(body) = reply.into_body().collect().await;
+    let body = body.to_bytes();
+    match body.is_empty() {
+        true => Ok(Value::Null),
+        false => serde_json::from_slice(&body).map_err(|e| Refusal::Service(e.to_string())),
+    }
+}
+
+async fn act(kind: OperationKind, call: Call<'_>) -> Result<Reply, Refusal> {
+    use self::operation::Kind;
     match kind {
         Kind::CreateFunction => create::create(call).await,
         Kind::ListFunctions => functions::list(&call),

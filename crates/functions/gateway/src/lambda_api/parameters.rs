@@ -46,6 +46,11 @@ impl Parameters {
         Ok(Parameters { all: all.map_err(|error| Refusal::Content(error.to_string()))? })
     }
 
+    /// The parameters of an object.
+    pub fn of(all: Map<String, Value>) -> Parameters {
+        Parameters { all }
+    }
+
     /// Takes a parameter; null is none.
     pub fn value(&mut self, name: &str) -> Option<Value> {
         self.all.remove(name).filter(|value| !value.is_null())

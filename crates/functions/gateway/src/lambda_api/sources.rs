@@ -148,7 +148,8 @@ pub async fn create(mut call: Call<'_>) -> Result<Reply, Refusal> {
         return Err(wrong(format!("a tenant has {SOURCES_MAX} event source mappings at most")));
     }
     change.qualifier = Some(qualifier);
-    let uuid = uuid();
+    // Requests have no identifier; a stack gives one that a repeated creation has again.
+    let uuid = if call.item.is_empty() { uuid() } else { call.item.clone() };
     let add = |record: &mut Record| {
         record.add_source(&uuid, &mapping, change, time_ms(SystemTime::now()))
     };

@@ -1,6 +1,6 @@
 //! Requests of the gateway on behalf of a function: destinations of events, queues that a function is
 //! fed from. They pass the same stages as a function's own requests; only their bodies come and go on
-//! the control socket.
+//! the control socket. Operations of S3 are those of [`behalf_store`].
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,6 +14,7 @@ use unlade_s3::Policy;
 
 use super::execute::{Exchanged, Unsent, exchange};
 use super::refusal::Refusal;
+use crate::behalf_store;
 use crate::gateway::Gateway;
 use crate::store::{Body, Incoming, read_all};
 use crate::tenant::Tenant;
@@ -91,6 +92,9 @@ async fn perform(tenant: &Tenant, asked: Asked) -> (PerformEnd, Vec<u8>) {
     if body.len() > PERFORM_BYTES_MAX {
         let why = format!("the request's body has more than {PERFORM_BYTES_MAX} bytes");
         return refused(CutRefusal::Head, why);
+    }
+    if request.service == "s3" {
+        return behalf_store::act(tenant, &policy, &request, &body).await;
     }
     let body = Rc::new(Body::from(body));
     match exchange(tenant, &policy, &request, &body).await {
