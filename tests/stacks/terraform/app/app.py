@@ -1,0 +1,5 @@
+import os
+
+
+def handler(event, context):
+    return {"word": os.environ["WORD"], "version": context.function_version}
