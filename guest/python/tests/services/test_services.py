@@ -65,10 +65,10 @@ class Functions:
         self.worker = hosts.Worker("http://127.0.0.1:1", more=more, policy=policy)
 
     def run(self, code, **more):
-        """The output of code, which has the stub's boto3."""
-        return self.run_at_once(code)[0]
+        """The output of code, which has the stub's boto3; `more` is in its environment."""
+        return self.run_at_once(code, more=more)[0]
 
-    def run_at_once(self, *codes):
+    def run_at_once(self, *codes, more=()):
         """The outputs of codes, each in a process of its own."""
         env = hosts.environment()
         env.update(more)
