@@ -102,7 +102,7 @@ test("clients with settings that the stub does not know are the SDK's", { skip }
   assert.deepStrictEqual(await result(made, own), ["AK", "other.example", true]);
 });
 
-// What the host's endpoint says to a signature with keys of the function's own.
+// The answer of the host's endpoint to a signature with keys of the function's own.
 const REFUSAL = "<Error><Code>ForeignCredentials</Code><Message>leave the keys out</Message></Error>";
 
 test("a client with keys of its own signs with them, and its first call is refused", { skip }, async (t) => {

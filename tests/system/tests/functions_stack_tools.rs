@@ -1,5 +1,5 @@
-//! What SAM CLI, the Serverless Framework and Terraform send, from `tests/stacks/recorded`, sent again
-//! without the tools: a gateway and its store give the same answers, and nothing is left.
+//! The requests of SAM CLI, the Serverless Framework and Terraform, from `tests/stacks/recorded`, sent
+//! again without the tools: a gateway and its store give the same answers, and nothing is left.
 //! `tests/stacks/record` says what a line has.
 
 use std::collections::BTreeMap;

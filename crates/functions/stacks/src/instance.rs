@@ -1,4 +1,4 @@
-//! What a stack is to become, and what it has: a template with parameters, resources that exist, outputs.
+//! The target of a stack, and its state: a template with parameters, resources that exist, outputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ pub struct Deployment {
     pub parameters: BTreeMap<String, String>,
     /// Tags for the stack and its resources.
     pub tags: BTreeMap<String, String>,
-    /// What the request acknowledges.
+    /// The acknowledgements of the request.
     pub capabilities: Vec<String>,
     /// The role of the request. The engine only shows it.
     pub role_arn: Option<String>,

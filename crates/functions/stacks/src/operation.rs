@@ -160,7 +160,7 @@ pub(crate) struct Doomed {
 pub struct Operation {
     pub(crate) kind: OperationKind,
     pub(crate) phase: Phase,
-    /// What the stack becomes.
+    /// The target of the stack.
     pub(crate) target: Deployment,
     pub(crate) conditions: BTreeMap<String, bool>,
     pub(crate) uses: Uses<String>,
@@ -187,7 +187,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// What the stack becomes.
+    /// The target of the stack.
     pub fn target(&self) -> &Deployment {
         &self.target
     }

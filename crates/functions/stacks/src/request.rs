@@ -27,7 +27,7 @@ pub struct Submission {
     pub parameters: Vec<Given>,
     /// The tags; `None` if the request says nothing about them.
     pub tags: Option<BTreeMap<String, String>>,
-    /// What the request acknowledges.
+    /// The acknowledgements of the request.
     pub capabilities: Vec<String>,
     /// The role.
     pub role_arn: Option<String>,

@@ -80,7 +80,7 @@ pub struct Bounds {
     pub value_max: Option<f64>,
 }
 
-/// What becomes of a resource that is no longer in the template, or replaced.
+/// The end of a resource that is no longer in the template, or replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     /// It is deleted.

@@ -44,7 +44,7 @@ class Trial:
 
 
 class Cases:
-    """What this process runs: cases by their names, rows by `[service, name, real]`."""
+    """The work of this process: cases by their names, rows by `[service, name, real]`."""
 
     def __init__(self):
         import calls

@@ -62,7 +62,7 @@ fn listed(value: Option<&Value>) -> Vec<Value> {
     }
 }
 
-/// What the trust of a role says beside that functions may have it; `None` if it says only that.
+/// The rest of a role's trust, beside that functions may have it; `None` if there is none.
 ///
 /// # Errors
 /// It does not say that.

@@ -129,7 +129,7 @@ async fn reserve(task: &Task<'_>, name: &str, reserved: u64) -> Result<(), Faile
     Ok(())
 }
 
-/// What a setting is without a property.
+/// The value of a setting without a property.
 fn default_of(name: &str) -> Option<Value> {
     Some(match name {
         "Description" => "".into(),

@@ -150,7 +150,7 @@ async fn within(template: &str, status: &str, actions: &[&str]) {
     assert!(points > 6, "there are points within the operation");
 }
 
-/// What the stacks of a tenant keep is bounded; a deletion makes room.
+/// The state of a tenant's stacks is bounded; a deletion makes room.
 #[test]
 fn the_stacks_of_a_tenant_have_room_again_after_a_deletion() {
     run(async {

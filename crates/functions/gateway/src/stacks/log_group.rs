@@ -9,7 +9,7 @@ use super::task::Task;
 use crate::config::REGION;
 
 pub const PROPERTIES: &[&str] = &["LogGroupName", "RetentionInDays", "Tags"];
-/// What to do about others.
+/// The advice about other properties.
 pub const ADVICE: &str = "Logs are those of functions: `unlade fn logs`";
 
 /// Accepts a group, with a note about settings without an effect.

@@ -9,7 +9,7 @@ use crate::behalf::CallError;
 use crate::config::REGION;
 use crate::service_request::of_json;
 
-/// What to do about other properties.
+/// The advice about other properties.
 pub const ADVICE: &str = "Make the queue outside of the stack";
 /// Properties that are attributes of a queue, and their values without a property.
 const ATTRIBUTES: [(&str, Option<&str>); 14] = [

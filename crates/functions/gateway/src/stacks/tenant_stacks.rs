@@ -174,7 +174,7 @@ impl TenantStacks {
         Ok(Ok(reply.xml))
     }
 
-    /// What the template of a request has that would have no effect.
+    /// The part of a request's template that would have no effect.
     fn unserved(&self, request: &Request, id: &str) -> Option<String> {
         let stacks = self.stacks.borrow();
         let stack = stacks.get(id)?;

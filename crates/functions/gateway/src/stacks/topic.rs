@@ -11,7 +11,7 @@ use crate::behalf::CallError;
 use crate::config::REGION;
 use crate::service_request::of_topics;
 
-/// What to do about other properties.
+/// The advice about other properties.
 pub const ADVICE: &str = "Subscriptions are made outside of the stack";
 /// Properties that are attributes of a topic, and their values without a property.
 const ATTRIBUTES: [(&str, Option<&str>); 5] = [

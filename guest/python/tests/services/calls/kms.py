@@ -31,7 +31,7 @@ def setup(client):
 
 
 def sealed(plain, context=None, other=None):
-    """What is encrypted can be decrypted; with another context it cannot."""
+    """Encrypted bytes can be decrypted; with another context they cannot."""
 
     def there_and_back(trial, values):
         kms = trial.client("kms")
