@@ -16,7 +16,7 @@ use crate::operation::{
 use crate::parameters;
 use crate::stack::Stack;
 use crate::status::{OnFailure, Status};
-use crate::template::{Declared, Policy};
+use crate::template::{Declared, Policy, Template};
 
 /// An export of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,17 +86,16 @@ pub(crate) fn outputs(
     conditions: &BTreeMap<String, bool>,
     present: &Present<'_>,
 ) -> Result<BTreeMap<String, OutputValue>, Failure> {
-    let template = &target.template;
-    let parameters = parameters::resolved(&template.parameters, &target.parameters);
-    let pseudo = stack.pseudo(target);
-    let scope = Scope {
-        parameters: &parameters,
-        mappings: &template.mappings,
-        conditions,
-        pseudo: &pseudo,
-        lookup: present,
-        spent_bytes: Cell::new(0),
-    };
+    stack.within(target, conditions, present, |scope| {
+        outputs_of(&target.template, conditions, scope)
+    })
+}
+
+fn outputs_of(
+    template: &Template,
+    conditions: &BTreeMap<String, bool>,
+    scope: &Scope<'_>,
+) -> Result<BTreeMap<String, OutputValue>, Failure> {
     let mut found = BTreeMap::new();
     let mut exported = BTreeSet::new();
     for (name, output) in &template.outputs {
@@ -420,19 +419,28 @@ impl Stack {
         declared: &Declared,
         present: &Present<'_>,
     ) -> Result<Value, Failure> {
+        let resolve = |scope: &Scope<'_>| scope.resolve(&declared.properties);
+        let value = self.within(target, conditions, present, resolve)?;
+        Ok(value.unwrap_or_else(|| Value::Object(serde_json::Map::new())))
+    }
+
+    /// Resolves values of a target.
+    fn within<T>(
+        &self,
+        target: &Deployment,
+        conditions: &BTreeMap<String, bool>,
+        present: &Present<'_>,
+        resolve: impl FnOnce(&Scope<'_>) -> T,
+    ) -> T {
         let template = &target.template;
-        let parameters = parameters::resolved(&template.parameters, &target.parameters);
-        let pseudo = self.pseudo(target);
-        let scope = Scope {
-            parameters: &parameters,
+        resolve(&Scope {
+            parameters: &parameters::resolved(&template.parameters, &target.parameters),
             mappings: &template.mappings,
             conditions,
-            pseudo: &pseudo,
+            pseudo: &self.pseudo(target),
             lookup: present,
             spent_bytes: Cell::new(0),
-        };
-        let value = scope.resolve(&declared.properties)?;
-        Ok(value.unwrap_or_else(|| Value::Object(serde_json::Map::new())))
+        })
     }
 
     /// All resources of the target exist: the outputs, then the deletion of what is no longer wanted.
