@@ -2,7 +2,7 @@
 //!
 //! Each copy earns a small part of the time that it takes inline. Each copy that took longer than
 //! inline, and each wake-up, is charged what it lost. Copies that took less time give back what
-//! they gained, up to a limit. Nothing is queued while the allowance is negative. It follows that
+//! they gained, up to a limit ([`ALLOWANCES_MAX`]). Nothing is queued while the allowance is negative. It follows that
 //! all copies of a site together take at most `1 + EARNED` of the inline time, plus the initial
 //! allowance, plus one late copy. The initial allowance is [`ALLOWANCE_NS`], of long copies the time
 //! of one: they are few, so that 2 % of them would not pay a trial for a long time.
@@ -11,8 +11,10 @@
 pub const EARNED: f32 = 0.02;
 /// Initial allowance at least: some trials, and a wake-up.
 const ALLOWANCE_NS: f32 = 30_000.0;
-/// Maximum allowance, in initial ones.
-const ALLOWANCES_MAX: f32 = 10.0;
+/// Maximum allowance, in initial ones: 3 ms, or the time of 100 long copies. A thread of the service
+/// that loses its processor is away for some milliseconds. With less than that, one such wait ended
+/// the queueing of a site whose copies had saved many times as much.
+const ALLOWANCES_MAX: f32 = 100.0;
 
 /// Allowance of a site and class.
 #[derive(Clone, Copy, Debug)]
@@ -121,8 +123,8 @@ mod tests {
         ledger.fit(400_000.0);
         assert!(!ledger.affords(1.0), "not twice");
         ledger.charge(-1e9);
-        assert!(ledger.affords(4_000_000.0) && !ledger.affords(4_001_000.0));
+        assert!(ledger.affords(40_000_000.0) && !ledger.affords(40_010_000.0));
         ledger.fit(f32::NAN);
-        assert!(ledger.affords(4_000_000.0));
+        assert!(ledger.affords(40_000_000.0));
     }
 }
