@@ -8,6 +8,7 @@ mod archive;
 mod chunks;
 mod endpoint;
 mod guest;
+mod http_event;
 mod initiator;
 mod inline_device;
 mod lines;

@@ -21,6 +21,7 @@ pub use super::archive::function_archive;
 pub use super::chunks::aead_chunks;
 pub use super::endpoint::endpoint;
 pub use super::guest::guest;
+pub use super::http_event::{function_result, http_event};
 pub use super::initiator::{nvme_initiator, psk};
 pub use super::inline_device::inline_device;
 pub use super::lines::copyd_lines;
@@ -73,6 +74,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("guest", guest),
     ("trace_rows", trace_rows),
     ("function_archive", function_archive),
+    ("function_result", function_result),
+    ("http_event", http_event),
 ];
 
 /// A table of call sites is refused, or each of its entries can be shown: in few words, without a

@@ -3,8 +3,8 @@
 use crate::Family;
 use crate::label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, DeliveryResult,
-    Direction, EventEnd, Fallback, FinalClass, FnDenial, FnRuntime, Health, Label, MessageEnd,
-    Mode, OffloadRefusal, PerformResult, PollResult, PrefetchEnd, RefusedConnection,
+    Direction, EventEnd, Fallback, FinalClass, FnDenial, FnHttpEnd, FnRuntime, Health, Label,
+    MessageEnd, Mode, OffloadRefusal, PerformResult, PollResult, PrefetchEnd, RefusedConnection,
     RequestHeadReason, RequestReason, ResponseReason, RuleResult, SealingRefusal, SidecarFailure,
     StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
 };
@@ -504,6 +504,9 @@ events! {
     /// A denied request has no line in the log, because many of its reason were logged just before
     FnDenialUnlogged(reason: FnDenial) => "unlade_fn_denials_unlogged",
         "Denied requests without a line in the log, by reason.";
+    /// A request to a function URL or an HTTP API ended
+    FnHttpRequest(end: FnHttpEnd) => "unlade_fn_http_requests",
+        "Requests to function URLs and HTTP APIs, by end.";
     /// A deployment, or a function of the directory, was not served
     FnDeployRefused => "unlade_fn_deployments_refused",
         "Functions that could not be imported, or whose settings are not permitted.";

@@ -219,6 +219,38 @@ labels! {
 }
 
 labels! {
+    /// The end of a request to a function URL or an HTTP API.
+    FnHttpEnd: "end" {
+        /// The response of the function was sent.
+        Answered => "answered",
+        /// A preflight request was answered by the configuration of CORS.
+        Preflight => "preflight",
+        /// The function failed.
+        FunctionError => "function_error",
+        /// The result of the function is no response.
+        Malformed => "malformed",
+        /// The caller, or the API, has no right to the function.
+        Denied => "denied",
+        /// There is no such URL, API, stage or route.
+        NotFound => "not_found",
+        /// The request is no HTTP, its head is too long, or its body is incomplete.
+        Invalid => "invalid",
+        /// The body, or the event, is too long.
+        TooLarge => "too_large",
+        /// The body did not arrive in time.
+        Slow => "slow",
+        /// The function has no place for the invocation.
+        Throttled => "throttled",
+        /// The function did not answer within the time of the API.
+        Late => "late",
+        /// There are too many connections or bodies.
+        Full => "full",
+        /// The function does not exist or start, or the gateway failed.
+        Unavailable => "unavailable",
+    }
+}
+
+labels! {
     /// The outcome for an object that was fetched before the function requested it.
     PrefetchEnd: "end" {
         /// A GET used it.
