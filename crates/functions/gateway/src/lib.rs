@@ -27,6 +27,7 @@
 //!   the log of denied requests;
 //! - [`lambda_api`]: Lambda's API for the life cycle of functions; [`registry`]: their records, in
 //!   files of [`record_file`];
+//! - [`web`]: the listener for function URLs and HTTP APIs;
 //! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`call_context`]: the
 //!   client context and the trace of its caller; [`events`]:
 //!   asynchronous invocations, in files of [`event_file`], whose ends [`delivery`] sends on;
@@ -62,6 +63,7 @@ pub mod credentials;
 pub mod delivery;
 pub mod denials;
 pub mod deploy;
+mod draw;
 pub mod event_file;
 pub mod events;
 pub mod function;
@@ -92,6 +94,7 @@ pub mod store;
 pub mod tenant;
 pub mod tenants;
 pub mod trial;
+pub mod web;
 pub mod worker;
 
 pub use config::{ConfigError, GatewayConfig};

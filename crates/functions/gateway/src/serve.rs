@@ -40,6 +40,7 @@ use crate::store::{Access, Store};
 use crate::tenant::{Tenant, write_private};
 use crate::tenants::{Own, Tenants};
 use crate::trial;
+use crate::web::{self, request::Web};
 
 /// Polling interval of the drain.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -107,6 +108,16 @@ async fn serve(
     let listener = listener.map_err(|error| ListenError::new(config.listen, error))?;
     let address = listener.local_addr().map_err(system("the listener"))?;
 
+    let urls = match config.urls {
+        None => None,
+        Some(address) => {
+            let bound = TcpListener::bind(address).await;
+            Some(bound.map_err(|error| ListenError::new(address, error))?)
+        }
+    };
+    let urls_address = urls.as_ref().map(TcpListener::local_addr).transpose();
+    let urls_address = urls_address.map_err(system("the listener of URLs"))?;
+
     let meter = Arc::new(Meter::for_role(Role::Gateway));
     let draining = Arc::new(AtomicBool::new(false));
     let (keys, own) = keys(&config).map_err(system("the keys of tenants"))?;
@@ -130,6 +141,8 @@ async fn serve(
     let host = Host::new(config, parts.backends, tenants, access, guest, meter.clone());
     let _admin = metrics(&host.config, meter, host.observatory.meters(), draining.clone())?;
     *host.keys.borrow_mut() = keys;
+    host.urls_port.set(urls_address.map(|address| address.port()));
+    host.apis.load().map_err(system("the HTTP APIs"))?;
     source_task::run(&host);
     // Functions may have roles of stacks.
     let stacks = StackService::open(&host);
@@ -146,12 +159,17 @@ async fn serve(
     stacks.resume();
     let about = about(store.clone());
     let (stop, ending) = watch::channel(false);
+    let web = urls.map(|listener| {
+        let web = Rc::new(Web::new(host.clone(), ending.clone()));
+        tokio::task::spawn_local(web::serve(web, listener))
+    });
     let denials = Denials::default();
     let api = Rc::new(Api { host: host.clone(), events, about, ending, denials, stacks });
     let ticking = tokio::task::spawn_local(host.clone().tick());
     let accepting = tokio::task::spawn_local(api::serve(api, listener));
     told(address).map_err(system("standard output"))?;
-    tracing::info!(%address, functions = host.functions().len(), "gateway");
+    let urls = urls_address.map(|address| address.to_string());
+    tracing::info!(%address, urls, functions = host.functions().len(), "gateway");
     // Reloads run one after the other, in the order of the requests.
     let (reloads, read) = (Rc::new(tokio::sync::Mutex::new(())), Rc::new(parts.reload));
     loop {
@@ -170,6 +188,9 @@ async fn serve(
     tracing::info!("draining");
     draining.store(true, Ordering::Relaxed);
     accepting.abort();
+    if let Some(web) = &web {
+        web.abort();
+    }
     stop.send_replace(true);
     tokio::select! {
         () = drain(&host) => {}

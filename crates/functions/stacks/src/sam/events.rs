@@ -45,8 +45,9 @@ pub(super) fn mapping(
 
 fn advice(kind: &str) -> &'static str {
     match kind {
-        "Api" | "HttpApi" | "WebSocketApi" | "AlexaSkill" => {
-            "this server has no API Gateway: remove the event, and invoke the function by Lambda's Invoke API"
+        "Api" => "this server has no REST APIs: use HttpApi, or FunctionUrlConfig",
+        "WebSocketApi" | "AlexaSkill" => {
+            "this server has no such callers: use HttpApi, or FunctionUrlConfig"
         }
         "S3" => {
             "this server's store sends no notifications: remove the event, and use a queue (SQS) that your \
@@ -61,6 +62,6 @@ fn advice(kind: &str) -> &'static str {
         "DynamoDB" | "Kinesis" | "MSK" | "MQ" | "SelfManagedKafka" | "DocumentDB" => {
             "functions are fed by queues only: remove the event, and use a queue (SQS)"
         }
-        _ => "use SQS",
+        _ => "use SQS or HttpApi",
     }
 }
