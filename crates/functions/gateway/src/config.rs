@@ -476,6 +476,11 @@ mod tests {
         for wrong in [
             "listen = \"0.0.0.0:9001\"",
             "store_listen = \"0.0.0.0:9000\"",
+            "urls = \"0.0.0.0:9002\"",
+            "urls_domain = \"a_b\"",
+            "urls_domain = \"a..b\"",
+            "urls_timeout = \"0s\"",
+            "urls_connections_max = 0",
             "instances_max = 0",
             "[tenant.\"a/b\"]",
             "lisen = \"127.0.0.1:1\"",
@@ -507,6 +512,7 @@ mod tests {
             assert_eq!(parsed(&state).is_ok(), fits, "{bytes}");
         }
         assert!(parsed("listen = \"0.0.0.0:9001\"\nallow_remote = true").is_ok());
+        assert!(parsed("urls = \"127.0.0.1:9002\"\nurls_domain = \"fn.example.com\"").is_ok());
         let shared = "workers = \"shared\"\nworkers_admin = \"127.0.0.1:1\"";
         assert_eq!(parsed(shared).unwrap().workers, Workers::Shared);
         let many: String = (0..SHARED_TENANTS_MAX).map(|n| format!("[tenant.t{n}]\n")).collect();
