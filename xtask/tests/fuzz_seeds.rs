@@ -20,6 +20,8 @@ mod initiator;
 mod inline_device;
 #[path = "../../tests/fuzz/src/lines.rs"]
 mod lines;
+#[path = "../../tests/fuzz/src/notifications.rs"]
+mod notifications;
 #[path = "../../tests/fuzz/src/nvme.rs"]
 mod nvme;
 #[path = "../../tests/fuzz/src/pdus.rs"]
@@ -121,6 +123,7 @@ fn seeds_pass_the_first_check() {
             let root = tempfile::tempdir().unwrap();
             unlade_fn_gateway::archive::unpack_zip(root.path(), content).is_ok()
         }
+        "notifications" => notifications::is_accepted(content),
         "policy_document" => {
             let text = std::str::from_utf8(content).unwrap();
             let value = unlade_s3::policy::document::from_text(text);

@@ -11,6 +11,7 @@ mod guest;
 mod initiator;
 mod inline_device;
 mod lines;
+mod notifications;
 mod nvme;
 mod pdus;
 mod policy;

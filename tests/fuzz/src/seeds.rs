@@ -58,6 +58,9 @@ pub fn all() -> Vec<Seed> {
     for (target, name, content) in super::archive::seeds() {
         add(target, name, content);
     }
+    for (target, name, content) in super::notifications::seeds() {
+        add(target, name, content);
+    }
     for (target, name, content) in super::policy::seeds() {
         add(target, name, content);
     }

@@ -24,6 +24,7 @@ pub use super::guest::guest;
 pub use super::initiator::{nvme_initiator, psk};
 pub use super::inline_device::inline_device;
 pub use super::lines::copyd_lines;
+pub use super::notifications::notifications;
 pub use super::nvme::nvme_pdu;
 pub use super::pdus::{offload_pdus, offload_rx};
 pub use super::policy::policy_document;
@@ -61,6 +62,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("aead_chunks", aead_chunks),
     ("tcp_header", tcp_header),
     ("tcp_connection", tcp_connection),
+    ("notifications", notifications),
     ("nvme_pdu", nvme_pdu),
     ("nvme_initiator", nvme_initiator),
     ("psk", psk),

@@ -4,9 +4,9 @@ use crate::Family;
 use crate::label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, DeliveryResult,
     Direction, EventEnd, Fallback, FinalClass, FnDenial, FnRuntime, Health, Label, MessageEnd,
-    Mode, OffloadRefusal, PerformResult, PollResult, PrefetchEnd, RefusedConnection,
-    RequestHeadReason, RequestReason, ResponseReason, RuleResult, SealingRefusal, SidecarFailure,
-    StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
+    Mode, NotificationResult, OffloadRefusal, PerformResult, PollResult, PrefetchEnd,
+    RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult,
+    SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -513,6 +513,9 @@ events! {
     /// An accepted event ended
     FnEventEnded(end: EventEnd) => "unlade_fn_events_ended",
         "Accepted events that ended, by end.";
+    /// An object of the built-in store has changed, and a function is to be invoked for it
+    FnNotification(result: NotificationResult) => "unlade_fn_notifications",
+        "Events of changed objects in the built-in store, by result.";
     /// An attempt was made to send the end of an event to a destination
     FnDelivery(result: DeliveryResult) => "unlade_fn_deliveries",
         "Attempts to send the ends of events to destinations, by result.";

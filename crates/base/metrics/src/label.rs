@@ -155,6 +155,22 @@ labels! {
 }
 
 labels! {
+    /// The result for an event of a changed object in the built-in store.
+    NotificationResult: "result" {
+        /// It is an accepted asynchronous event of its function.
+        Accepted => "accepted",
+        /// It waits in the store: as many events as may be are accepted, or the state cannot be written.
+        Held => "held",
+        /// The function's policy does not let the bucket invoke it any more: it is given up.
+        Denied => "denied",
+        /// The function is not there any more: it is given up.
+        Absent => "absent",
+        /// It was not made: the store has as many events as may be, and refused the change.
+        Refused => "refused",
+    }
+}
+
+labels! {
     /// The result of an attempt to send an event's end to a destination.
     DeliveryResult: "result" {
         /// The destination has it.

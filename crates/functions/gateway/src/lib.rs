@@ -42,7 +42,7 @@
 //!   ends; [`tenant`]: its roles, and its connection; [`link`]: the messages on that connection;
 //! - [`deploy`]: deployments, unpacked by [`archive`]; [`install`]: tried and served; [`trial`]: the trial import of a function; [`guest`]: the package
 //!   that instances import;
-//! - [`store`]: the built-in store; [`child`]: child processes.
+//! - [`store`]: the built-in store; [`notifications`]: its events of changed objects; [`child`]: child processes.
 //!
 //! # Limits
 //! One thread. Isolation is not part of this crate: it is provided through a trait. Object I/O is
@@ -74,6 +74,7 @@ pub mod instance_log;
 pub mod invoke;
 pub mod lambda_api;
 pub mod link;
+pub mod notifications;
 pub mod object;
 pub mod observed;
 pub mod permission;

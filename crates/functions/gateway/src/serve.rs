@@ -34,9 +34,10 @@ use crate::function::Function;
 use crate::function_meter::FunctionMeters;
 use crate::guest;
 use crate::host::Host;
+use crate::notifications;
 use crate::source_task;
 use crate::stacks::StackService;
-use crate::store::{Access, Store};
+use crate::store::{Access, Started, Store};
 use crate::tenant::{Tenant, write_private};
 use crate::tenants::{Own, Tenants};
 use crate::trial;
@@ -111,14 +112,14 @@ async fn serve(
     let draining = Arc::new(AtomicBool::new(false));
     let (keys, own) = keys(&config).map_err(system("the keys of tenants"))?;
     let store = start_store(&config, &parts.executable, own.as_ref()).await?;
-    let (store, store_task) = match store {
-        Some((store, child)) => {
+    let (store, store_task, connections) = match store {
+        Some(Started { store, child, connections }) => {
             let store = Rc::new(store);
             let own = store.clone();
             let task = tokio::task::spawn_local(async move { own.supervise(child).await });
-            (Some(store), Some(task))
+            (Some(store), Some(task), Some(connections))
         }
-        None => (None, None),
+        None => (None, None, None),
     };
     let access = store.as_ref().map(|store| store.access.clone());
     let text = client_environment(&config, access.as_ref(), own.as_ref(), address);
@@ -142,6 +143,10 @@ async fn serve(
     let replayed = events.replay(&host).map_err(system("the events"))?;
     if replayed > 0 {
         tracing::info!(replayed, "events that a gateway before had accepted");
+    }
+    if let Some(connections) = connections {
+        let taking = notifications::run(host.clone(), events.clone(), connections);
+        tokio::task::spawn_local(taking);
     }
     stacks.resume();
     let about = about(store.clone());
@@ -246,7 +251,7 @@ async fn start_store(
     config: &GatewayConfig,
     executable: &Path,
     own: Option<&KeyPair>,
-) -> Result<Option<(Store, tokio::process::Child)>, GatewayError> {
+) -> Result<Option<Started>, GatewayError> {
     let of_tenant = config.tenant.get(DEFAULT_TENANT).and_then(|tenant| tenant.store.as_ref());
     if config.store.is_some() || of_tenant.is_some() {
         return Ok(None);

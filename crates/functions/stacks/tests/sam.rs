@@ -149,7 +149,7 @@ fn unsupported_parts_are_named_with_advice() {
     for (text, parts) in [
         (event("HttpApi"), vec!["[F]", "[E]", "HttpApi is not supported", "Invoke API"]),
         (event("Schedule"), vec!["[E]", "no scheduler"]),
-        (event("S3"), vec!["[E]", "no notifications"]),
+        (event("S3"), vec!["[E]", "in the same template"]),
         (event("SQS"), vec!["[E]", "No Queue was provided"]),
         (of("Api"), vec!["[X]", "AWS::Serverless::Api is not supported", "API Gateway"]),
         (of("SimpleTable"), vec!["[X]", "AWS::DynamoDB::Table"]),
@@ -188,4 +188,70 @@ fn unsupported_parts_are_named_with_advice() {
             assert!(message.contains(part), "{message} has no {part}");
         }
     }
+}
+
+/// A function with an event of S3, and a bucket with these attributes.
+fn with_bucket(event: &str, function: &str, bucket: &str) -> String {
+    format!(
+        "Resources:\n  F:\n    Type: AWS::Serverless::Function\n{function}    Properties: {{CodeUri: \
+         's3://b/k', Role: r, Events: {{E: {{Type: S3, Properties: {{{event}}}}}}}}}\n  B:\n    Type: \
+         AWS::S3::Bucket\n{bucket}"
+    )
+}
+
+#[test]
+fn a_bucket_notifies_a_function_that_permits_it() {
+    let event = "Bucket: !Ref B, Events: ['s3:ObjectCreated:Put', 's3:ObjectRemoved:*'], Filter: {S3Key: \
+                 {Rules: [{Name: suffix, Value: .jpg}]}}";
+    let expanded = expand(&with_bucket(event, "", "    DependsOn: F\n")).unwrap();
+    let resources = &expanded["Resources"];
+    let permission = json!({
+        "Type": "AWS::Lambda::Permission",
+        "Properties": {
+            "Action": "lambda:InvokeFunction", "FunctionName": {"Ref": "F"},
+            "Principal": "s3.amazonaws.com", "SourceAccount": {"Ref": "AWS::AccountId"}}});
+    assert_eq!(resources["FEPermission"], permission);
+    let bucket = &resources["B"];
+    assert_eq!(bucket["DependsOn"], json!(["F", "FEPermission"]));
+    let filter = json!({"S3Key": {"Rules": [{"Name": "suffix", "Value": ".jpg"}]}});
+    let one = |event: &str| json!({"Event": event, "Filter": filter, "Function": {"Fn::GetAtt": ["F", "Arn"]}});
+    assert_eq!(
+        bucket["Properties"]["NotificationConfiguration"]["LambdaConfigurations"],
+        json!([one("s3:ObjectCreated:Put"), one("s3:ObjectRemoved:*")])
+    );
+}
+
+#[test]
+fn the_condition_of_a_function_is_that_of_its_notification() {
+    let event = "Bucket: !Ref B, Events: 's3:ObjectCreated:*'";
+    let text = with_bucket(event, "    Condition: C\n", "");
+    let expanded = expand(&text).unwrap();
+    let bucket = &expanded["Resources"]["B"];
+    assert!(bucket.get("DependsOn").is_none());
+    let depends = json!({"Fn::If": ["C", {"Ref": "FEPermission"}, "no dependency"]});
+    let tag = json!([{"Key": "sam:ConditionalDependsOn:FEPermission", "Value": depends}]);
+    assert_eq!(bucket["Properties"]["Tags"], tag);
+    let own = json!({"Event": "s3:ObjectCreated:*", "Function": {"Fn::GetAtt": ["F", "Arn"]}});
+    assert_eq!(
+        bucket["Properties"]["NotificationConfiguration"]["LambdaConfigurations"],
+        json!([{"Fn::If": ["C", own, {"Ref": "AWS::NoValue"}]}])
+    );
+    assert_eq!(expanded["Resources"]["FEPermission"]["Condition"], "C");
+}
+
+#[test]
+fn an_invalid_event_of_a_bucket_is_refused() {
+    for (event, due) in [
+        ("Events: 's3:ObjectCreated:*'", "in the same template"),
+        ("Bucket: name, Events: 's3:ObjectCreated:*'", "in the same template"),
+        ("Bucket: !Ref F, Events: 's3:ObjectCreated:*'", "in the same template"),
+        ("Bucket: !Ref B", "Events must be"),
+        ("Bucket: !Ref B, Events: []", "Events must be"),
+        ("Bucket: !Ref B, Events: 's3:ObjectCreated:*', More: 1", "property More"),
+    ] {
+        let why = expand(&with_bucket(event, "", "")).unwrap_err();
+        assert!(why.contains(due), "{event}: {why}");
+    }
+    let wrong = with_bucket("Bucket: !Ref B, Events: 'e'", "", "    DependsOn: {a: b}\n");
+    assert!(expand(&wrong).unwrap_err().contains("DependsOn"), "{wrong}");
 }

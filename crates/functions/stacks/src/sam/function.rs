@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::base::{Generated, invalid, static_text};
+use super::notifications::{self, Notification, Target};
 use super::role::{self, Policies};
 use super::{events, globals};
 use crate::error::Failure;
@@ -72,7 +73,7 @@ pub(super) fn expand(
     resource: &Value,
     globals: &Map<String, Value>,
     parameters: &Map<String, Value>,
-    generated: &mut Generated,
+    (generated, notifications): (&mut Generated, &mut Vec<Notification>),
 ) -> Result<Vec<(String, Value)>, Failure> {
     let Value::Object(resource) = resource else {
         return Err(invalid(id, "it must be a mapping"));
@@ -86,7 +87,7 @@ pub(super) fn expand(
     let function = expansion.function()?;
     let alias = expansion.alias(&function, generated)?;
     let mut policies = Policies::basic();
-    expansion.events(alias.as_deref(), &mut policies)?;
+    expansion.events(alias.as_deref(), &mut policies, notifications)?;
     expansion.dead_letters(&mut policies)?;
     expansion.event_config(alias.as_deref(), &mut policies)?;
     expansion.role(policies)?;
@@ -274,10 +275,43 @@ impl Expansion<'_> {
         Ok(Some(alias))
     }
 
-    fn events(&mut self, alias: Option<&str>, policies: &mut Policies) -> Result<(), Failure> {
+    /// The permission of a bucket to invoke the function, and its notification.
+    fn notification(
+        &mut self,
+        alias: Option<&str>,
+        (name, event): (&str, &Value),
+    ) -> Result<Notification, Failure> {
+        let permission = format!("{}{name}Permission", self.id);
+        let arn = match alias {
+            Some(alias) => json!({ "Ref": alias }),
+            None => json!({"Fn::GetAtt": [self.id, "Arn"]}),
+        };
+        let condition = self.resource.get("Condition");
+        let target = Target { id: self.id, condition, arn };
+        let notification = notifications::of_event(target, name, event, permission.clone())?;
+        let properties = json!({
+            "Action": "lambda:InvokeFunction",
+            "FunctionName": {"Ref": alias.unwrap_or(self.id)},
+            "Principal": "s3.amazonaws.com",
+            "SourceAccount": {"Ref": "AWS::AccountId"},
+        });
+        self.make(permission, "AWS::Lambda::Permission", properties, &[]);
+        Ok(notification)
+    }
+
+    fn events(
+        &mut self,
+        alias: Option<&str>,
+        policies: &mut Policies,
+        notifications: &mut Vec<Notification>,
+    ) -> Result<(), Failure> {
         let Some(all) = self.get("Events").cloned() else { return Ok(()) };
         let all = all.as_object().ok_or_else(|| self.invalid("Events must be a mapping"))?;
         for (name, event) in all {
+            if event.get("Type").is_some_and(|kind| kind == "S3") {
+                notifications.push(self.notification(alias, (name, event))?);
+                continue;
+            }
             let mut mapping = events::mapping(self.id, name, event)?;
             let function = json!({"Ref": alias.unwrap_or(self.id)});
             mapping.insert("FunctionName".to_owned(), function);

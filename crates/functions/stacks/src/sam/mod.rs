@@ -1,10 +1,11 @@
 //! The SAM transform (`AWS::Serverless-2016-10-31`) of what this server has: functions, their roles,
-//! versions, aliases, and queues as event sources. Written from AWS's public specification of SAM.
+//! versions, aliases, and queues and buckets as event sources. Written from AWS's public specification of SAM.
 
 mod base;
 mod events;
 mod function;
 mod globals;
+mod notifications;
 mod references;
 mod role;
 
@@ -34,10 +35,14 @@ pub fn expand(
         return Err(Failure::format("At least one Resources member must be defined."));
     };
     let (mut resources, mut generated) = (Map::new(), Generated::new());
+    let mut notifications = Vec::new();
     for (id, resource) in declared {
         let kind = resource.get("Type").and_then(Value::as_str).unwrap_or_default();
         let all = match kind {
-            FUNCTION => function::expand(&id, &resource, &globals, parameters, &mut generated)?,
+            FUNCTION => {
+                let made = (&mut generated, &mut notifications);
+                function::expand(&id, &resource, &globals, parameters, made)?
+            }
             other if other.starts_with(PREFIX) => return Err(invalid(&id, &elsewhere(other))),
             _ => vec![(id, resource)],
         };
@@ -47,6 +52,9 @@ pub fn expand(
                 return Err(invalid(&id, why));
             }
         }
+    }
+    for notification in notifications {
+        notifications::add(&mut resources, notification)?;
     }
     root.insert("Resources".to_owned(), Value::Object(resources));
     for section in ["Resources", "Outputs"] {
