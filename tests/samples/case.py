@@ -14,6 +14,23 @@ ACCOUNT = "123456789012"
 REGION = "us-east-1"
 
 
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A file or a directory of a collection, at a place of its own in the package."""
+
+    path: str
+    place: str = ""  # the directory in the package; else its root
+    collection: str = ""  # else the case's
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """The bytes of a file of a collection, as a parameter of a step."""
+
+    path: str
+    collection: str
+
+
 @dataclasses.dataclass
 class Case:
     """A function that is run, and the way in which its results are compared."""
@@ -24,6 +41,8 @@ class Case:
     handler: str = "lambda_handler"  # the function in the file
     environment: dict = dataclasses.field(default_factory=dict)
     prepare: tuple = ()  # of steps, before the function is deployed
+    documents: dict = dataclasses.field(default_factory=dict)  # files of GridFS: database and name
+    # to bytes or `Content`. The case is run if there is a database; its address is `$DATABASE`
     callees: tuple = ()  # functions that it invokes: names, of those that record their event in the
     # bucket `calls`, or cases, deployed under the name of their `alias`
     awaits: tuple = ()  # bucket, prefix and number of the objects that are there when all is done
@@ -41,12 +60,17 @@ class Case:
     region: str = REGION  # of the client's resources
     parts: (
         tuple
-    ) = ()  # files and directories whose files are deployed: the file's directory if none
+    ) = ()  # paths, or a `Part` each, of files and of directories whose files are deployed: the
+    # file's directory if none
+    adapter: str = ""  # a file of `adapters/` that has the handler, for a file without one
     collection: str = "serverless-patterns"
     alias: str = "sample"  # the function's name
-    packages: bool = False  # whether it needs the packages of vSwarm
+    packages: str = ""  # the list of packages that it needs beside boto3: `vswarm` or `servers`
+    memory: str = "512MiB"  # of an instance
     beyond: bool = False  # it is chosen by hand, and the rule does not take it
-    fault: str = ""  # a known difference, with its reason: the case has to fail
+    remark: str = ""  # for the table
+    fault: str = ""  # a known difference of the default mode, with its reason: it has to be there
+    fault_shows: str = ""  # a text that the result in the default mode must have then
 
     @property
     def directory(self):
@@ -56,7 +80,8 @@ class Case:
     @property
     def dotted(self):
         """The handler as Lambda is told it: MODULE.FUNCTION."""
-        return "%s.%s" % (self.path.rpartition("/")[2].removesuffix(".py"), self.handler)
+        file = self.adapter or self.path.rpartition("/")[2]
+        return "%s.%s" % (file.removesuffix(".py"), self.handler)
 
 
 @dataclasses.dataclass

@@ -12,7 +12,7 @@ import urllib.request
 import boto3
 from botocore.config import Config
 
-from case import ACCOUNT, REGION
+from case import ACCOUNT, REGION, Content
 
 KEY, SECRET = "SAMPLES", "samples-secret"
 START_SECONDS_MAX = 60
@@ -57,6 +57,7 @@ class Cloud:
             env=environment,
         )
         self._clients = {}
+        self.database = None  # where cases have documents
         until("moto answers", self._answers)
 
     def _answers(self):
@@ -117,13 +118,27 @@ class Cloud:
         queues, arn = "%s/%s" % (self.url, ACCOUNT), "%s:%s" % (REGION, ACCOUNT)
         return {"MOTO": self.url, "QUEUES": queues, "ARN": arn}
 
-    def prepare(self, case):
-        """Empties the server, runs the case's steps, and returns the words of its texts."""
+    def prepare(self, case, content_of):
+        """Empties the server, runs the case's steps, and returns the words of its texts.
+
+        `content_of` gives the bytes of a file of a collection."""
         self.reset()
         words = self.words()
+        if case.documents:
+            self.database.fill(
+                {
+                    name: content_of(body) if isinstance(body, Content) else body
+                    for name, body in case.documents.items()
+                }
+            )
+            words["DATABASE"] = self.database.url
         for step in case.prepare:
             client = self.client(step.service, case.region)
-            result = getattr(client, step.operation)(**filled(step.parameters, words))
+            given = {
+                name: content_of(value) if isinstance(value, Content) else value
+                for name, value in filled(step.parameters, words).items()
+            }
+            result = getattr(client, step.operation)(**given)
             for name, place in step.keep.items():
                 value = result
                 for part in place.split():

@@ -16,9 +16,13 @@ import sys
 import tarfile
 import tempfile
 
+from case import Part
+
+ADAPTERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "adapters")
 COMMITS = {
     "serverless-patterns": "fb7b5d06c27d8abb1bd35e52ab7523acf4baab7b",
     "vSwarm": "11be651eb39a961e7bd1725acbca921ab03fb8e1",
+    "vSwarm-proto": "eba6cb9fcb469afcf4c0b17be7643ed3290e65a6",
 }
 SERVICES = frozenset(
     "cloudwatch dynamodb events kinesis kms lambda logs s3 secretsmanager sns sqs ssm stepfunctions"
@@ -66,22 +70,12 @@ class Repository:
             stream.read(1)
             yield path, content
 
-    def unpack(self, case, out):
-        """Writes what a case deploys into a directory, readable by all."""
-        os.makedirs(out)
-        if not case.parts:
-            self._extract([case.directory], out)
-            return os.path.join(out, case.directory)
-        with tempfile.TemporaryDirectory() as scratch:
-            self._extract(case.parts, scratch)
-            for part in case.parts:
-                place = os.path.join(scratch, part)
-                names = os.listdir(place) if os.path.isdir(place) else [""]
-                for name in names:
-                    shutil.copy(os.path.join(place, name).rstrip("/"), out)
-        return out
+    def content(self, path):
+        """The bytes of a file."""
+        return self._git("cat-file", "blob", "%s:%s" % (self.commit, path))
 
-    def _extract(self, paths, out):
+    def extract(self, paths, out):
+        """Writes files, and directories with all that is in them, readable by all."""
         archive = self._git("archive", "--format=tar", self.commit, *paths)
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(out, filter="data")
@@ -89,6 +83,27 @@ class Repository:
             os.chmod(place, 0o755)
             for name in names:
                 os.chmod(os.path.join(place, name), 0o755)
+
+
+def unpack(repositories, case, out):
+    """Writes what a case deploys into a directory; the directory with its handler."""
+    os.makedirs(out)
+    if not case.parts:
+        repositories[case.collection].extract([case.directory], out)
+        return os.path.join(out, case.directory)
+    for part in case.parts:
+        part = part if isinstance(part, Part) else Part(part)
+        with tempfile.TemporaryDirectory() as scratch:
+            repositories[part.collection or case.collection].extract([part.path], scratch)
+            found = os.path.join(scratch, part.path)
+            names = os.listdir(found) if os.path.isdir(found) else [""]
+            place = os.path.join(out, part.place)
+            os.makedirs(place, exist_ok=True)
+            for name in names:
+                shutil.copy(os.path.join(found, name).rstrip("/"), place)
+    if case.adapter:
+        shutil.copy(os.path.join(ADAPTERS, case.adapter), out)
+    return out
 
 
 def is_handler(node):

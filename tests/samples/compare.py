@@ -20,7 +20,7 @@ def masked(result, case):
         text, number = re.subn(pattern, MASK, text)
         if not number:
             raise Unused("texts: no %r in the result" % pattern)
-    return _ordered(json.loads(text))
+    return _ordered(json.loads(text, object_pairs_hook=_numbered))
 
 
 def _mask(value, parts):
@@ -44,6 +44,19 @@ def _mask(value, parts):
         else:
             found |= _mask(value[key], rest)
     return found
+
+
+def _numbered(pairs):
+    """A dictionary in which names that a mask has made the same have numbers, in the order of values."""
+    values = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    out = {}
+    for name, found in values.items():
+        found.sort(key=lambda value: json.dumps(value, sort_keys=True))
+        for number, value in enumerate(found, 1):
+            out["%s %d" % (name, number) if number > 1 else name] = value
+    return out
 
 
 def _ordered(result):

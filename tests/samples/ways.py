@@ -205,7 +205,7 @@ class Gateway:
 def manifest(case, words, mode, gateway, packages):
     """A function.toml."""
     lines = ["handler = " + json.dumps(case.dotted), 'mode = "%s"' % mode, 'timeout = "60s"']
-    lines.append('memory = "512MiB"')
+    lines.append("memory = " + json.dumps(case.memory))
     if packages:
         lines.append("packages = " + json.dumps(packages))
     lines.append("[environment]")

@@ -14,12 +14,16 @@ mod chunks;
 mod endpoint;
 #[path = "../../tests/fuzz/src/guest.rs"]
 mod guest;
+#[path = "../../tests/fuzz/src/http_event.rs"]
+mod http_event;
 #[path = "../../tests/fuzz/src/initiator.rs"]
 mod initiator;
 #[path = "../../tests/fuzz/src/inline_device.rs"]
 mod inline_device;
 #[path = "../../tests/fuzz/src/lines.rs"]
 mod lines;
+#[path = "../../tests/fuzz/src/notifications.rs"]
+mod notifications;
 #[path = "../../tests/fuzz/src/nvme.rs"]
 mod nvme;
 #[path = "../../tests/fuzz/src/pdus.rs"]
@@ -121,6 +125,7 @@ fn seeds_pass_the_first_check() {
             let root = tempfile::tempdir().unwrap();
             unlade_fn_gateway::archive::unpack_zip(root.path(), content).is_ok()
         }
+        "notifications" => notifications::is_accepted(content),
         "policy_document" => {
             let text = std::str::from_utf8(content).unwrap();
             let value = unlade_s3::policy::document::from_text(text);
@@ -129,6 +134,7 @@ fn seeds_pass_the_first_check() {
                     || unlade_s3::policy::invocation::ResourcePolicy::from_value(&value).is_ok()
             })
         }
+        "function_result" => unlade_fn_http_event::result::of_v2(content).is_ok(),
         "stack_request" => unlade_fn_stacks::query::decode(content).is_ok(),
         "stack_template" => {
             let text = std::str::from_utf8(content).unwrap();
@@ -139,7 +145,8 @@ fn seeds_pass_the_first_check() {
     };
     for (target, name, content) in seeds::all() {
         let meant_to_fail =
-            ["te-cl", "fold", "twice", "circle", "member-twice"].contains(&name.as_str());
+            ["te-cl", "fold", "twice", "circle", "member-twice", "field-with-a-line-end"]
+                .contains(&name.as_str());
         assert_eq!(accepted(target, &content), !meant_to_fail, "{target}/{name}");
     }
 }

@@ -55,7 +55,13 @@ pub fn all() -> Vec<Seed> {
     for (target, name, content) in super::endpoint::seeds() {
         add(target, name, content);
     }
+    for (target, name, content) in super::http_event::seeds() {
+        add(target, name, content);
+    }
     for (target, name, content) in super::archive::seeds() {
+        add(target, name, content);
+    }
+    for (target, name, content) in super::notifications::seeds() {
         add(target, name, content);
     }
     for (target, name, content) in super::policy::seeds() {

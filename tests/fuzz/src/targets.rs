@@ -21,9 +21,11 @@ pub use super::archive::function_archive;
 pub use super::chunks::aead_chunks;
 pub use super::endpoint::endpoint;
 pub use super::guest::guest;
+pub use super::http_event::{function_result, http_event};
 pub use super::initiator::{nvme_initiator, psk};
 pub use super::inline_device::inline_device;
 pub use super::lines::copyd_lines;
+pub use super::notifications::notifications;
 pub use super::nvme::nvme_pdu;
 pub use super::pdus::{offload_pdus, offload_rx};
 pub use super::policy::policy_document;
@@ -61,6 +63,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("aead_chunks", aead_chunks),
     ("tcp_header", tcp_header),
     ("tcp_connection", tcp_connection),
+    ("notifications", notifications),
     ("nvme_pdu", nvme_pdu),
     ("nvme_initiator", nvme_initiator),
     ("psk", psk),
@@ -73,6 +76,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("guest", guest),
     ("trace_rows", trace_rows),
     ("function_archive", function_archive),
+    ("function_result", function_result),
+    ("http_event", http_event),
 ];
 
 /// A table of call sites is refused, or each of its entries can be shown: in few words, without a

@@ -1,6 +1,17 @@
 """All cases, and the files of the rule that are left out with their reasons."""
 
-from . import beyond, functions, left_out, messages, objects, secrets, tables, vswarm, workflows
+from . import (
+    beyond,
+    functions,
+    left_out,
+    messages,
+    objects,
+    secrets,
+    servers,
+    tables,
+    vswarm,
+    workflows,
+)
 
 CASES = (
     *tables.CASES,
@@ -11,6 +22,7 @@ CASES = (
     *functions.CASES,
     *beyond.CASES,
     *vswarm.CASES,
+    *servers.CASES,
 )
 LEFT_OUT = left_out.LEFT_OUT
-LEFT_OUT_OF_VSWARM = vswarm.LEFT_OUT
+LEFT_OUT_OF_VSWARM = servers.LEFT_OUT

@@ -263,6 +263,8 @@ CASES = (
         shows="You+can+access+it+with+this+pre-signed+URL",
         # The signature, and behind it the time at which the URL expires.
         texts=(r"Signature%3D[\w%-]+",),
+        fault="the presigned URL has Signature Version 4; botocore's has Version 2 here",
+        fault_shows="X-Amz-Algorithm%3DAWS4-HMAC-SHA256",
         beyond=True,
     ),
     _transcribes(

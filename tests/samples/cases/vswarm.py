@@ -33,7 +33,7 @@ def _case(name, events, prepare, **more):
         collection="vSwarm",
         parts=(HERE + name, *SHARED),
         alias=name,
-        packages=True,
+        packages="vswarm",
         environment=ENVIRONMENT,
         prepare=prepare,
         **more,
@@ -72,14 +72,3 @@ DRIVER = _case(
     varies=VARIES,
 )
 CASES = (MAPPER, REDUCER, DRIVER)
-# Other benchmarks of vSwarm that keep data in a store, and why they are not run.
-LEFT_OUT = {
-    "benchmarks/image-rotate": "its store is MongoDB, not S3",
-    "benchmarks/video-processing": "its store is MongoDB, not S3",
-    "benchmarks/stacking-training": (
-        "a server of gRPC without a handler, which imports packages of a private repository,"
-        " vhive-xdt"
-    ),
-    "benchmarks/tuning-halving": "as stacking-training",
-    "benchmarks/video-analytics": "as stacking-training",
-}

@@ -31,6 +31,10 @@ by itself and `unlade fn env` prints. The gateway's address is printed when call
 pub(super) const HELP: &str = "\
 An fn.toml, with the defaults:
   listen = \"127.0.0.1:9001\"       # requests are signed, not encrypted: others need allow_remote
+  urls = \"127.0.0.1:9002\"         # function URLs and HTTP APIs; none where not said
+  urls_domain = \"localhost\"       # of their host names
+  urls_connections_max = 1024       # of their callers
+  urls_timeout = \"1m\"             # to read a request of them, and for a write that waits
   authentication = \"keys\"         # or \"off\": every caller may do everything
   check_imports = true              # a function is served when its handler could be imported
   admin = \"127.0.0.1:9902\"        # /metrics, /healthz, /version; none where not said

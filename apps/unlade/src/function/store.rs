@@ -1,6 +1,8 @@
 //! `unlade fn store`: a directory as an S3 store.
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -31,6 +33,9 @@ pub(super) struct StoreArgs {
     /// A file with more keys: a line each, the access key, a space, the secret
     #[arg(long, value_name = "FILE")]
     keys_file: Option<PathBuf>,
+    /// Standard input is a socket to a gateway, which takes the events of changed objects
+    #[arg(long, hide = true)]
+    gateway_socket: bool,
     /// End when the process that started this one has ended
     #[arg(long, hide = true)]
     die_with_parent: bool,
@@ -60,7 +65,10 @@ fn serve(args: StoreArgs) -> Result<()> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let store = unlade_s3_store::Store::listen(args.listen, &args.dir, keys).await?;
+        let mut store = unlade_s3_store::Store::listen(args.listen, &args.dir, keys).await?;
+        if args.gateway_socket {
+            store = store.with_gateway(gateway()?);
+        }
         let ended = ended_by_signal()?;
         line(format_args!("http://{}", store.address()?))?;
         tokio::select! {
@@ -69,6 +77,13 @@ fn serve(args: StoreArgs) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// The socket to the gateway, which is the standard input.
+fn gateway() -> Result<tokio::net::UnixStream> {
+    let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    stream.set_nonblocking(true).context("standard input is no socket")?;
+    tokio::net::UnixStream::from_std(stream).context("standard input is no socket")
 }
 
 fn pairs(file: &Path) -> Result<Vec<unlade_s3_store::Keys>> {

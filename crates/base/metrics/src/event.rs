@@ -3,10 +3,10 @@
 use crate::Family;
 use crate::label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, DeliveryResult,
-    Direction, EventEnd, Fallback, FinalClass, FnDenial, FnRuntime, Health, Label, MessageEnd,
-    Mode, OffloadRefusal, PerformResult, PollResult, PrefetchEnd, RefusedConnection,
-    RequestHeadReason, RequestReason, ResponseReason, RuleResult, SealingRefusal, SidecarFailure,
-    StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
+    Direction, EventEnd, Fallback, FinalClass, FnDenial, FnHttpEnd, FnRuntime, Health, Label,
+    MessageEnd, Mode, NotificationResult, OffloadRefusal, PerformResult, PollResult, PrefetchEnd,
+    RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult,
+    SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -504,6 +504,9 @@ events! {
     /// A denied request has no line in the log, because many of its reason were logged just before
     FnDenialUnlogged(reason: FnDenial) => "unlade_fn_denials_unlogged",
         "Denied requests without a line in the log, by reason.";
+    /// A request to a function URL or an HTTP API ended
+    FnHttpRequest(end: FnHttpEnd) => "unlade_fn_http_requests",
+        "Requests to function URLs and HTTP APIs, by end.";
     /// A deployment, or a function of the directory, was not served
     FnDeployRefused => "unlade_fn_deployments_refused",
         "Functions that could not be imported, or whose settings are not permitted.";
@@ -513,6 +516,9 @@ events! {
     /// An accepted event ended
     FnEventEnded(end: EventEnd) => "unlade_fn_events_ended",
         "Accepted events that ended, by end.";
+    /// An object of the built-in store has changed, and a function is to be invoked for it
+    FnNotification(result: NotificationResult) => "unlade_fn_notifications",
+        "Events of changed objects in the built-in store, by result.";
     /// An attempt was made to send the end of an event to a destination
     FnDelivery(result: DeliveryResult) => "unlade_fn_deliveries",
         "Attempts to send the ends of events to destinations, by result.";

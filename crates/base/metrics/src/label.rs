@@ -155,6 +155,22 @@ labels! {
 }
 
 labels! {
+    /// The result for an event of a changed object in the built-in store.
+    NotificationResult: "result" {
+        /// It is an accepted asynchronous event of its function.
+        Accepted => "accepted",
+        /// It waits in the store: as many events as may be are accepted, or the state cannot be written.
+        Held => "held",
+        /// The function's policy does not let the bucket invoke it any more: it is given up.
+        Denied => "denied",
+        /// The function is not there any more: it is given up.
+        Absent => "absent",
+        /// It was not made: the store has as many events as may be, and refused the change.
+        Refused => "refused",
+    }
+}
+
+labels! {
     /// The result of an attempt to send an event's end to a destination.
     DeliveryResult: "result" {
         /// The destination has it.
@@ -215,6 +231,38 @@ labels! {
         Access => "access",
         /// It names a function of another tenant.
         Tenant => "tenant",
+    }
+}
+
+labels! {
+    /// The end of a request to a function URL or an HTTP API.
+    FnHttpEnd: "end" {
+        /// The response of the function was sent.
+        Answered => "answered",
+        /// A preflight request was answered by the configuration of CORS.
+        Preflight => "preflight",
+        /// The function failed.
+        FunctionError => "function_error",
+        /// The result of the function is no response.
+        Malformed => "malformed",
+        /// The caller, or the API, has no right to the function.
+        Denied => "denied",
+        /// There is no such URL, API, stage or route.
+        NotFound => "not_found",
+        /// The request is no HTTP, its head is too long, or its body is incomplete.
+        Invalid => "invalid",
+        /// The body, or the event, is too long.
+        TooLarge => "too_large",
+        /// The body did not arrive in time.
+        Slow => "slow",
+        /// The function has no place for the invocation.
+        Throttled => "throttled",
+        /// The function did not answer within the time of the API.
+        Late => "late",
+        /// There are too many connections or bodies.
+        Full => "full",
+        /// The function does not exist or start, or the gateway failed.
+        Unavailable => "unavailable",
     }
 }
 

@@ -40,11 +40,11 @@ pub use event::Event;
 pub use gauge::Gauge;
 pub use label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, DeliveryResult,
-    Direction, EventEnd, Fallback, FinalClass, FnDenial, FnRuntime, Health, MessageEnd, Mode,
-    OffloadRefusal, PerformResult, PollResult, PrefetchEnd, REQUEST_HEAD_REASONS, REQUEST_REASONS,
-    RESPONSE_REASONS, RefusedConnection, RequestHeadReason, RequestReason, ResponseReason,
-    RuleResult, SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger, Unfit,
-    UpstreamFailure,
+    Direction, EventEnd, Fallback, FinalClass, FnDenial, FnHttpEnd, FnRuntime, Health, MessageEnd,
+    Mode, NotificationResult, OffloadRefusal, PerformResult, PollResult, PrefetchEnd,
+    REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS, RefusedConnection, RequestHeadReason,
+    RequestReason, ResponseReason, RuleResult, SealingRefusal, SidecarFailure, StatusClass,
+    Treatment, Trigger, Unfit, UpstreamFailure,
 };
 pub use openmetrics::{Histograms, Kind, Labels, OpenMetrics, Reading, Samples};
 pub use registry::{GaugeGuard, Meter, Role};

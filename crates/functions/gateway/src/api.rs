@@ -33,6 +33,7 @@ use crate::archive::CODE_BYTES_MAX;
 use crate::auth::Caller;
 use crate::call_context::{self, CLIENT_CONTEXT_HEADER, TRACE_HEADER};
 use crate::denials::{Denials, Denied};
+use crate::draw::draw;
 use crate::events::Events;
 use crate::function::{Function, key};
 use crate::host::Host;
@@ -252,14 +253,6 @@ fn find(
     }
 }
 
-/// A random number from 0 up to but not including 1.
-pub(crate) fn draw() -> f64 {
-    const BITS: u32 = 53;
-    // The version and the variant of a UUID are in its other bits.
-    let (_, low) = uuid::Uuid::new_v4().as_u64_pair();
-    (low & ((1 << BITS) - 1)) as f64 / (1_u64 << BITS) as f64
-}
-
 async fn invocation(
     api: &Rc<Api>,
     name: &str,
@@ -293,7 +286,7 @@ async fn invocation(
         let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(&event);
         parsed.map_err(|error| Refusal::Content(error.to_string()))?;
     }
-    let input = Input { event: event.into(), objects, client_context, trace };
+    let input = Input { event: event.into(), objects, client_context, trace, invocation: None };
     match kind {
         InvocationType::DryRun => Ok(json_reply(204, "")),
         InvocationType::Event => {

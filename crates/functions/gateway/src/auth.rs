@@ -149,12 +149,33 @@ impl Keys {
         }
     }
 
-    /// Parses the claimed identity of a request, without verification.
+    /// Parses the claimed identity of a request of the API, without verification.
     ///
     /// # Errors
     /// The request is unsigned, its key is unknown, its time is too far off, or a required field
     /// is not signed.
     pub fn claim(&self, head: Head<'_>, now: SystemTime) -> Result<Claim, Refusal> {
+        let services: &[&str] = match head.target {
+            FORM_TARGET => &FORM_SERVICES,
+            _ => &[SERVICE],
+        };
+        self.claim_for(services, head, now)
+    }
+
+    /// Parses the claimed identity of a request at a function URL, without verification.
+    ///
+    /// # Errors
+    /// As for [`Keys::claim`].
+    pub fn claim_at_url(&self, head: Head<'_>, now: SystemTime) -> Result<Claim, Refusal> {
+        self.claim_for(&[SERVICE], head, now)
+    }
+
+    fn claim_for(
+        &self,
+        services: &[&str],
+        head: Head<'_>,
+        now: SystemTime,
+    ) -> Result<Claim, Refusal> {
         let text = |name: &str| one(head.headers, name);
         let authorization = text("authorization")?.ok_or_else(|| {
             let why = "Missing Authentication Token: sign requests with Signature Version 4 and a \
@@ -177,10 +198,6 @@ impl Keys {
             let why = "Date in Credential scope does not match YYYYMMDD from X-Amz-Date";
             return Err(denied(Denial::Signature, why));
         }
-        let services: &[&str] = match head.target {
-            FORM_TARGET => &FORM_SERVICES,
-            _ => &[SERVICE],
-        };
         if !services.contains(&parts.service) {
             let why = format!("Credential should be scoped to one of the services {services:?}");
             return Err(denied(Denial::Signature, why));
@@ -285,6 +302,11 @@ impl Authorization<'_> {
 }
 
 impl Claim {
+    /// The access key that signed.
+    pub fn access_key(&self) -> &str {
+        &self.keys.access_key_id
+    }
+
     /// The SHA-256 of the body in the request's header, if present.
     ///
     /// # Errors

@@ -16,11 +16,23 @@ pub const DIE_WITH_PARENT: &str = "--die-with-parent";
 /// # Errors
 /// The system call failed.
 pub fn start(executable: &Path, arguments: &[&OsStr], stdout: Stdio) -> io::Result<Child> {
+    start_with(executable, arguments, (Stdio::null(), stdout))
+}
+
+/// Starts a command of this program with an input.
+///
+/// # Errors
+/// The system call failed.
+pub fn start_with(
+    executable: &Path,
+    arguments: &[&OsStr],
+    (stdin, stdout): (Stdio, Stdio),
+) -> io::Result<Child> {
     let mut command = Command::new(executable);
     // Bodies are allocated and freed often: memory that glibc returns to the kernel is faulted in
     // again for the next one, which costs more than copying (mallopt(3)).
     command.env("MALLOC_MMAP_THRESHOLD_", "33554432").env("MALLOC_TRIM_THRESHOLD_", "134217728");
-    command.args(arguments).arg(DIE_WITH_PARENT).stdin(Stdio::null()).stdout(stdout);
+    command.args(arguments).arg(DIE_WITH_PARENT).stdin(stdin).stdout(stdout);
     command.kill_on_drop(true).spawn()
 }
 

@@ -28,6 +28,8 @@ pub const REGION: &str = "us-east-1";
 const MODES: [Mode; 3] = [Mode::Offload, Mode::Prefetch, Mode::Sdk];
 /// Most tenants of a shared worker, including `default`.
 const SHARED_TENANTS_MAX: usize = 256;
+/// Longest domain of URLs: room for the identifier, the service and the region in a name (RFC 1035).
+const DOMAIN_BYTES_MAX: usize = 128;
 /// Longest path of a socket (unix(7)), without its terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
@@ -53,6 +55,15 @@ pub enum ConfigError {
 pub struct GatewayConfig {
     /// The address where callers connect.
     pub listen: SocketAddr,
+    /// The address where callers of function URLs and HTTP APIs connect; none if absent.
+    pub urls: Option<SocketAddr>,
+    /// The domain of the host names of function URLs and HTTP APIs.
+    pub urls_domain: String,
+    /// Most connections of these callers; one more is answered with 503.
+    pub urls_connections_max: usize,
+    /// Timeout of reading the head or the body of one of their requests, and of a write that waits.
+    #[serde(with = "unlade_config::duration")]
+    pub urls_timeout: Duration,
     /// True if callers of other machines are allowed: their requests are signed but not encrypted.
     pub allow_remote: bool,
     /// The authentication of callers.
@@ -282,6 +293,10 @@ impl Default for GatewayConfig {
         let found_node = node.iter().find(|path| path.exists());
         GatewayConfig {
             listen: local(9001),
+            urls: None,
+            urls_domain: "localhost".to_owned(),
+            urls_connections_max: 1024,
+            urls_timeout: Duration::from_secs(60),
             allow_remote: false,
             authentication: Authentication::default(),
             check_imports: true,
@@ -347,6 +362,22 @@ impl GatewayConfig {
                        machine needs allow_remote = true";
             return Err(value("listen", why));
         }
+        if self.urls.is_some_and(|urls| !urls.ip().is_loopback()) && !self.allow_remote {
+            let why = "requests and responses are not encrypted: an address that is not of this \
+                       machine needs allow_remote = true";
+            return Err(value("urls", why));
+        }
+        let is_label = |label: &str| {
+            let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+            (1..=63).contains(&label.len()) && label.bytes().all(is_letter)
+        };
+        if !self.urls_domain.split('.').all(is_label) || self.urls_domain.len() > DOMAIN_BYTES_MAX {
+            let why = format!("{:?} is no domain: functions.example.com", self.urls_domain);
+            return Err(value("urls_domain", why));
+        }
+        if self.urls_timeout.is_zero() {
+            return Err(value("urls_timeout", "must be longer than 0"));
+        }
         if self.allow_remote && self.authentication == Authentication::Off {
             let why = "must be \"keys\" with allow_remote: any caller could deploy";
             return Err(value("authentication", why));
@@ -391,6 +422,7 @@ impl GatewayConfig {
             ("instances_max", self.instances_max),
             ("waiting_max", self.waiting_max),
             ("starting_max", self.starting_max),
+            ("urls_connections_max", self.urls_connections_max),
         ] {
             if number == 0 {
                 return Err(value(key, "must be 1 at least"));
@@ -444,6 +476,11 @@ mod tests {
         for wrong in [
             "listen = \"0.0.0.0:9001\"",
             "store_listen = \"0.0.0.0:9000\"",
+            "urls = \"0.0.0.0:9002\"",
+            "urls_domain = \"a_b\"",
+            "urls_domain = \"a..b\"",
+            "urls_timeout = \"0s\"",
+            "urls_connections_max = 0",
             "instances_max = 0",
             "[tenant.\"a/b\"]",
             "lisen = \"127.0.0.1:1\"",
@@ -475,6 +512,7 @@ mod tests {
             assert_eq!(parsed(&state).is_ok(), fits, "{bytes}");
         }
         assert!(parsed("listen = \"0.0.0.0:9001\"\nallow_remote = true").is_ok());
+        assert!(parsed("urls = \"127.0.0.1:9002\"\nurls_domain = \"fn.example.com\"").is_ok());
         let shared = "workers = \"shared\"\nworkers_admin = \"127.0.0.1:1\"";
         assert_eq!(parsed(shared).unwrap().workers, Workers::Shared);
         let many: String = (0..SHARED_TENANTS_MAX).map(|n| format!("[tenant.t{n}]\n")).collect();

@@ -32,6 +32,8 @@ use crate::sources::Sources;
 use crate::store::Access;
 use crate::tenant::relay;
 use crate::tenants::Tenants;
+use crate::web::address::Addresses;
+use crate::web::apis::Apis;
 
 mod rights;
 
@@ -104,6 +106,10 @@ pub struct Host {
     stack_roles: RefCell<BTreeMap<String, BTreeMap<String, serde_json::Value>>>,
     /// Queues that feed functions.
     pub sources: Sources,
+    /// HTTP APIs.
+    pub apis: Apis,
+    /// The port of the listener for function URLs and HTTP APIs, once it is bound.
+    pub urls_port: Cell<Option<u16>>,
     /// The keys of callers; `None` without authentication.
     pub keys: RefCell<Option<Keys>>,
     /// Permits of functions that are being tried.
@@ -130,7 +136,7 @@ impl Host {
         meter: Arc<Meter>,
     ) -> Rc<Host> {
         let pool = RefCell::new(Pool::new(config.limits()));
-        let registry = Registry::new(&config.state);
+        let (registry, apis) = (Registry::new(&config.state), Apis::new(&config.state));
         let observatory = Observatory::new(config.function_log, config.metrics_functions_max);
         let (rules, trials) = (config.tenant.clone(), Semaphore::new(config.starting_max));
         Rc::new(Host {
@@ -151,6 +157,8 @@ impl Host {
             rules: RefCell::new(rules),
             stack_roles: RefCell::default(),
             sources: Sources::default(),
+            apis,
+            urls_port: Cell::default(),
             keys: RefCell::default(),
             trials,
             uploads: Semaphore::new(UPLOADS_MAX),
@@ -159,6 +167,11 @@ impl Host {
             running_by: RefCell::default(),
             has_told_unfrozen: Cell::new(false),
         })
+    }
+
+    /// The addresses of function URLs and HTTP APIs.
+    pub fn addresses(&self) -> Addresses<'_> {
+        Addresses { domain: &self.config.urls_domain, port: self.urls_port.get() }
     }
 
     /// A unique number.

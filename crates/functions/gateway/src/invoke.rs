@@ -95,6 +95,8 @@ pub struct Input {
     pub client_context: Option<String>,
     /// The trace of the caller.
     pub trace: Option<String>,
+    /// The identifier of the invocation, a UUID; a new one if absent.
+    pub invocation: Option<String>,
 }
 
 impl From<Vec<u8>> for Input {
@@ -112,7 +114,7 @@ pub async fn invoke(
     function: &Rc<Function>,
     input: Input,
 ) -> Result<Answer, Refusal> {
-    let invocation = uuid();
+    let invocation = input.invocation.clone().unwrap_or_else(uuid);
     let event_bytes = input.event.len() as u64;
     let answered = match host.enter(function) {
         Ok(entered) => {
@@ -167,7 +169,7 @@ async fn attempt(
     invocation: &str,
     input: Input,
 ) -> Result<Answer, Refusal> {
-    let Input { event, objects, client_context, trace } = input;
+    let Input { event, objects, client_context, trace, .. } = input;
     let trace = call_context::trace(trace.as_deref(), invocation);
     let context = CallContext { trace, client_context };
     let begin = Instant::now();

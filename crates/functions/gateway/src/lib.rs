@@ -27,6 +27,7 @@
 //!   the log of denied requests;
 //! - [`lambda_api`]: Lambda's API for the life cycle of functions; [`registry`]: their records, in
 //!   files of [`record_file`];
+//! - [`web`]: the listener for function URLs and HTTP APIs;
 //! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`call_context`]: the
 //!   client context and the trace of its caller; [`events`]:
 //!   asynchronous invocations, in files of [`event_file`], whose ends [`delivery`] sends on;
@@ -42,7 +43,7 @@
 //!   ends; [`tenant`]: its roles, and its connection; [`link`]: the messages on that connection;
 //! - [`deploy`]: deployments, unpacked by [`archive`]; [`install`]: tried and served; [`trial`]: the trial import of a function; [`guest`]: the package
 //!   that instances import;
-//! - [`store`]: the built-in store; [`child`]: child processes.
+//! - [`store`]: the built-in store; [`notifications`]: its events of changed objects; [`child`]: child processes.
 //!
 //! # Limits
 //! One thread. Isolation is not part of this crate: it is provided through a trait. Object I/O is
@@ -62,6 +63,7 @@ pub mod credentials;
 pub mod delivery;
 pub mod denials;
 pub mod deploy;
+mod draw;
 pub mod event_file;
 pub mod events;
 pub mod function;
@@ -74,6 +76,7 @@ pub mod instance_log;
 pub mod invoke;
 pub mod lambda_api;
 pub mod link;
+pub mod notifications;
 pub mod object;
 pub mod observed;
 pub mod permission;
@@ -92,6 +95,7 @@ pub mod store;
 pub mod tenant;
 pub mod tenants;
 pub mod trial;
+pub mod web;
 pub mod worker;
 
 pub use config::{ConfigError, GatewayConfig};

@@ -19,6 +19,8 @@ pub struct Registry {
     state: PathBuf,
     records: RefCell<BTreeMap<String, Rc<Record>>>,
     codes: RefCell<HashMap<PathBuf, Weak<Code>>>,
+    /// The function and the alias of each URL, by its identifier.
+    urls: RefCell<HashMap<String, (String, String)>>,
     turns: RefCell<HashMap<String, Rc<Mutex<()>>>>,
     deploying: Rc<RefCell<BTreeSet<String>>>,
 }
@@ -42,6 +44,7 @@ impl Registry {
             state: state.to_owned(),
             records: RefCell::default(),
             codes: RefCell::default(),
+            urls: RefCell::default(),
             turns: RefCell::default(),
             deploying: Rc::default(),
         }
@@ -54,9 +57,29 @@ impl Registry {
     pub fn load(&self) -> Result<(), deploy::DeployError> {
         deploy::sweep(&self.state)?;
         let found = deploy::deployed(&self.state)?;
-        let found = found.into_iter().map(|(name, record)| (name, Rc::new(record)));
-        *self.records.borrow_mut() = found.collect();
+        for (name, record) in found {
+            self.put(&name, Some(record));
+        }
         Ok(())
+    }
+
+    /// Makes a durable record visible, or its removal.
+    fn put(&self, name: &str, record: Option<Record>) {
+        let mut urls = self.urls.borrow_mut();
+        urls.retain(|_, (function, _)| function != name);
+        let mut records = self.records.borrow_mut();
+        let Some(record) = record else {
+            records.remove(name);
+            return;
+        };
+        let own = record.urls.iter();
+        urls.extend(own.map(|(alias, url)| (url.id.clone(), (name.to_owned(), alias.clone()))));
+        records.insert(name.to_owned(), Rc::new(record));
+    }
+
+    /// The function and the alias of a URL; the alias is empty for that of the function itself.
+    pub fn url(&self, id: &str) -> Option<(String, String)> {
+        self.urls.borrow().get(id).cloned()
     }
 
     /// The record of a function.
@@ -151,10 +174,7 @@ impl Registry {
         let stored = tokio::task::spawn_blocking(write).await;
         let stored = stored.unwrap_or_else(|error| Err(io::Error::other(error)));
         let failed = |error| Refusal::Service(format!("{name} cannot be stored: {error}"));
-        match stored.map_err(failed)? {
-            Some(record) => self.records.borrow_mut().insert(name.to_owned(), Rc::new(record)),
-            None => self.records.borrow_mut().remove(name),
-        };
+        self.put(name, stored.map_err(failed)?);
         for number in before.iter().flat_map(|record| record.codes()) {
             self.release(name, number);
         }
@@ -184,7 +204,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use unlade_fn_model::Manifest;
-    use unlade_fn_model::lifecycle::{Qualifier, Version};
+    use unlade_fn_model::lifecycle::{Qualifier, UrlAuth, UrlChange, Version};
 
     use super::*;
 
@@ -223,6 +243,29 @@ mod tests {
         registry.change("f", |_| Ok((None, ()))).await.unwrap();
         assert!(registry.get("f").is_none() && !code.exists());
         assert!(registry.turns.borrow().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_url_is_found_as_long_as_its_function_has_it() {
+        let state = tempfile::tempdir().unwrap();
+        let registry = Registry::new(state.path());
+        for name in ["f", "g"] {
+            std::fs::create_dir_all(deploy::code(state.path(), name, 1)).unwrap();
+            registry.change(name, |_| Ok((Some(record(1)), ()))).await.unwrap();
+            let change = UrlChange { auth: Some(UrlAuth::None), cors: None };
+            let id = format!("of{name}");
+            let make = |own: &mut Record| own.create_url(None, &id, change, String::new());
+            registry.edit(name, make).await.unwrap();
+        }
+        let of = |name: &str| Some((name.to_owned(), String::new()));
+        assert_eq!((registry.url("off"), registry.url("ofg")), (of("f"), of("g")));
+        let again = Registry::new(state.path());
+        again.load().unwrap();
+        assert_eq!(again.url("off"), of("f"));
+        registry.edit("f", |own| own.delete_url(None)).await.unwrap();
+        assert_eq!((registry.url("off"), registry.url("ofg")), (None, of("g")));
+        registry.change("g", |_| Ok((None, ()))).await.unwrap();
+        assert_eq!(registry.url("ofg"), None);
     }
 
     #[tokio::test]

@@ -34,12 +34,14 @@ use crate::function::Function;
 use crate::function_meter::FunctionMeters;
 use crate::guest;
 use crate::host::Host;
+use crate::notifications;
 use crate::source_task;
 use crate::stacks::StackService;
-use crate::store::{Access, Store};
+use crate::store::{Access, Started, Store};
 use crate::tenant::{Tenant, write_private};
 use crate::tenants::{Own, Tenants};
 use crate::trial;
+use crate::web::{self, request::Web};
 
 /// Polling interval of the drain.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -107,18 +109,28 @@ async fn serve(
     let listener = listener.map_err(|error| ListenError::new(config.listen, error))?;
     let address = listener.local_addr().map_err(system("the listener"))?;
 
+    let urls = match config.urls {
+        None => None,
+        Some(address) => {
+            let bound = TcpListener::bind(address).await;
+            Some(bound.map_err(|error| ListenError::new(address, error))?)
+        }
+    };
+    let urls_address = urls.as_ref().map(TcpListener::local_addr).transpose();
+    let urls_address = urls_address.map_err(system("the listener of URLs"))?;
+
     let meter = Arc::new(Meter::for_role(Role::Gateway));
     let draining = Arc::new(AtomicBool::new(false));
     let (keys, own) = keys(&config).map_err(system("the keys of tenants"))?;
     let store = start_store(&config, &parts.executable, own.as_ref()).await?;
-    let (store, store_task) = match store {
-        Some((store, child)) => {
+    let (store, store_task, connections) = match store {
+        Some(Started { store, child, connections }) => {
             let store = Rc::new(store);
             let own = store.clone();
             let task = tokio::task::spawn_local(async move { own.supervise(child).await });
-            (Some(store), Some(task))
+            (Some(store), Some(task), Some(connections))
         }
-        None => (None, None),
+        None => (None, None, None),
     };
     let access = store.as_ref().map(|store| store.access.clone());
     let text = client_environment(&config, access.as_ref(), own.as_ref(), address);
@@ -130,6 +142,8 @@ async fn serve(
     let host = Host::new(config, parts.backends, tenants, access, guest, meter.clone());
     let _admin = metrics(&host.config, meter, host.observatory.meters(), draining.clone())?;
     *host.keys.borrow_mut() = keys;
+    host.urls_port.set(urls_address.map(|address| address.port()));
+    host.apis.load().map_err(system("the HTTP APIs"))?;
     source_task::run(&host);
     // Functions may have roles of stacks.
     let stacks = StackService::open(&host);
@@ -143,15 +157,24 @@ async fn serve(
     if replayed > 0 {
         tracing::info!(replayed, "events that a gateway before had accepted");
     }
+    if let Some(connections) = connections {
+        let taking = notifications::run(host.clone(), events.clone(), connections);
+        tokio::task::spawn_local(taking);
+    }
     stacks.resume();
     let about = about(store.clone());
     let (stop, ending) = watch::channel(false);
+    let web = urls.map(|listener| {
+        let web = Rc::new(Web::new(host.clone(), ending.clone()));
+        tokio::task::spawn_local(web::serve(web, listener))
+    });
     let denials = Denials::default();
     let api = Rc::new(Api { host: host.clone(), events, about, ending, denials, stacks });
     let ticking = tokio::task::spawn_local(host.clone().tick());
     let accepting = tokio::task::spawn_local(api::serve(api, listener));
     told(address).map_err(system("standard output"))?;
-    tracing::info!(%address, functions = host.functions().len(), "gateway");
+    let urls = urls_address.map(|address| address.to_string());
+    tracing::info!(%address, urls, functions = host.functions().len(), "gateway");
     // Reloads run one after the other, in the order of the requests.
     let (reloads, read) = (Rc::new(tokio::sync::Mutex::new(())), Rc::new(parts.reload));
     loop {
@@ -170,6 +193,9 @@ async fn serve(
     tracing::info!("draining");
     draining.store(true, Ordering::Relaxed);
     accepting.abort();
+    if let Some(web) = &web {
+        web.abort();
+    }
     stop.send_replace(true);
     tokio::select! {
         () = drain(&host) => {}
@@ -246,7 +272,7 @@ async fn start_store(
     config: &GatewayConfig,
     executable: &Path,
     own: Option<&KeyPair>,
-) -> Result<Option<(Store, tokio::process::Child)>, GatewayError> {
+) -> Result<Option<Started>, GatewayError> {
     let of_tenant = config.tenant.get(DEFAULT_TENANT).and_then(|tenant| tenant.store.as_ref());
     if config.store.is_some() || of_tenant.is_some() {
         return Ok(None);

@@ -10,8 +10,8 @@ use unlade_fn_model::lifecycle::Qualifier;
 use unlade_fn_model::source::{Action, Mapping, Message, Outcome, Poller, message};
 use unlade_metrics::{Event, MessageEnd, PollResult};
 
-use crate::api::draw;
 use crate::behalf::CallError;
+use crate::draw::draw;
 use crate::function::{Function, key};
 use crate::host::Host;
 use crate::invoke::invoke;

@@ -5,12 +5,16 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::UnixStream;
 use tokio::process::Child;
+use tokio::sync::mpsc;
 
 use crate::child;
 use crate::config::{KeyPair, REGION};
@@ -19,6 +23,8 @@ use crate::tenant::write_private;
 
 /// The access key of the built-in store.
 const ACCESS_KEY_ID: &str = "unlade";
+/// The flag of the store's command for a socket to the gateway as its standard input.
+pub const GATEWAY_SOCKET: &str = "--gateway-socket";
 /// Timeout of a store's start.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Wait before a store is restarted.
@@ -64,6 +70,18 @@ pub struct Store {
     keys_file: PathBuf,
     pid: Cell<Option<u32>>,
     is_draining: Cell<bool>,
+    /// The connection to each process, by which its events come.
+    connections: mpsc::UnboundedSender<UnixStream>,
+}
+
+/// A built-in store that has been started.
+pub struct Started {
+    /// The store.
+    pub store: Store,
+    /// Its process, for [`Store::supervise`].
+    pub child: Child,
+    /// The connections to its processes, one after the other, for [`crate::notifications::run`].
+    pub connections: mpsc::UnboundedReceiver<UnixStream>,
 }
 
 impl Store {
@@ -78,7 +96,7 @@ impl Store {
         state: &Path,
         listen: SocketAddr,
         also: Option<&KeyPair>,
-    ) -> io::Result<(Store, Child)> {
+    ) -> io::Result<Started> {
         let secret_file = state.join("store.key");
         let secret = match fs::read_to_string(&secret_file) {
             Ok(text) => text.trim_end().to_owned(),
@@ -92,6 +110,7 @@ impl Store {
         let also = also.map(|pair| format!("{} {}\n", pair.access_key_id, pair.secret_access_key));
         let text = format!("{ACCESS_KEY_ID} {secret}\n{}", also.unwrap_or_default());
         write_private(&keys_file, &text)?;
+        let (sender, connections) = mpsc::unbounded_channel();
         let mut store = Store {
             access: Access {
                 endpoint: String::new(),
@@ -104,14 +123,15 @@ impl Store {
             keys_file,
             pid: Cell::new(None),
             is_draining: Cell::new(false),
+            connections: sender,
         };
         let (child, endpoint) = store.spawn(&listen.to_string()).await?;
         store.access.endpoint = endpoint;
-        Ok((store, child))
+        Ok(Started { store, child, connections })
     }
 
     async fn spawn(&self, listen: &str) -> io::Result<(Child, String)> {
-        let arguments: [&OsStr; 8] = [
+        let arguments: [&OsStr; 9] = [
             "fn".as_ref(),
             "store".as_ref(),
             "--dir".as_ref(),
@@ -120,8 +140,12 @@ impl Store {
             listen.as_ref(),
             "--keys-file".as_ref(),
             self.keys_file.as_ref(),
+            GATEWAY_SOCKET.as_ref(),
         ];
-        let mut child = child::start(&self.executable, &arguments, Stdio::piped())?;
+        let (own, other) = StdStream::pair()?;
+        own.set_nonblocking(true)?;
+        let streams = (Stdio::from(OwnedFd::from(other)), Stdio::piped());
+        let mut child = child::start_with(&self.executable, &arguments, streams)?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
         let mut line = String::new();
         let mut reader = BufReader::new(stdout);
@@ -131,6 +155,8 @@ impl Store {
             Ok(Ok(_)) if endpoint.starts_with("http") => {}
             _ => return Err(io::Error::other("the built-in store does not listen; see above")),
         }
+        // Nobody takes events from a gateway that is ending.
+        let _ = self.connections.send(UnixStream::from_std(own)?);
         self.pid.set(child.id());
         Ok((child, endpoint))
     }

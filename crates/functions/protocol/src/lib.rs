@@ -5,7 +5,8 @@
 //! stream; neither trusts the other. This crate does not access shared memory: it decodes copies.
 //!
 //! Modules, in the order in which an instance uses them:
-//! - [`control`]: the messages between gateway and worker;
+//! - [`control`]: the messages between gateway and worker; [`notification`]: those between gateway and
+//!   built-in store;
 //! - [`frame`]: the channel between guest and host: greeting, wake-ups, invocations;
 //! - [`region`]: the header of the shared memory, and the offsets of its words;
 //! - [`descriptor`]: submissions and completions, 64 bytes each;
@@ -52,6 +53,7 @@ pub mod control;
 pub mod descriptor;
 pub mod frame;
 pub mod invocation;
+pub mod notification;
 pub mod region;
 pub mod request;
 mod request_error;

@@ -51,6 +51,16 @@ const PERMISSION: &[&str] = &[
 
 /// All types, by name.
 pub const ALL: &[Kind] = &[
+    kind("AWS::ApiGatewayV2::Api", None, &[], &["ProtocolType"], &["ApiEndpoint", "ApiId"]),
+    kind(
+        "AWS::ApiGatewayV2::Integration",
+        None,
+        &["ApiId", "IntegrationType"],
+        &["ApiId"],
+        &["IntegrationId"],
+    ),
+    kind("AWS::ApiGatewayV2::Route", None, &["ApiId", "RouteKey"], &["ApiId"], &["RouteId"]),
+    kind("AWS::ApiGatewayV2::Stage", None, &["ApiId", "StageName"], &["ApiId", "StageName"], &[]),
     kind(
         "AWS::DynamoDB::Table",
         Some(("TableName", 255)),
@@ -118,6 +128,13 @@ pub const ALL: &[Kind] = &[
         &["Action", "FunctionName", "Principal"],
         PERMISSION,
         &["Id"],
+    ),
+    kind(
+        "AWS::Lambda::Url",
+        None,
+        &["AuthType", "TargetFunctionArn"],
+        &["Qualifier", "TargetFunctionArn"],
+        &["FunctionArn", "FunctionUrl"],
     ),
     kind(
         "AWS::Lambda::Version",

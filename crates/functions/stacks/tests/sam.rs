@@ -141,17 +141,111 @@ fn events_and_policies_are_those_of_the_specification() {
 }
 
 #[test]
+fn http_events_become_an_api_with_a_document_and_permissions() {
+    let event = |more: &str| format!("{{Type: HttpApi, Properties: {{{more}}}}}");
+    let events = format!(
+        "{{A: {}, B: {}, C: {}}}",
+        event("Path: '/pets/{id}', Method: GET"),
+        event("Path: /old, Method: any, PayloadFormatVersion: '1.0', TimeoutInMillis: 500"),
+        event("Path: /own, Method: post, ApiId: !Ref Own")
+    );
+    let globals = "Globals:\n  HttpApi: {CorsConfiguration: {AllowOrigins: ['*']}}\n";
+    let own = function(&format!("CodeUri: 's3://b/k', Handler: h, Role: r, Events: {events}"))
+        + "  Own: {Type: AWS::Serverless::HttpApi, Properties: {Name: own, StageName: !Ref Stage}}\n";
+    let expanded = expand(&format!("{globals}{own}")).unwrap();
+    let resources = &expanded["Resources"];
+    let names: Vec<_> = resources.as_object().unwrap().keys().map(String::as_str).collect();
+    let due = [
+        "F",
+        "FAPermission",
+        "FBPermission",
+        "FCPermission",
+        "Own",
+        "OwnliveStage",
+        "ServerlessHttpApi",
+        "ServerlessHttpApiApiGatewayDefaultStage",
+    ];
+    assert_eq!(names, due);
+    let body = &resources["ServerlessHttpApi"]["Properties"]["Body"];
+    assert_eq!(body["x-amazon-apigateway-cors"], json!({"allowOrigins": ["*"]}));
+    let pet = &body["paths"]["/pets/{id}"]["get"];
+    let uri = "arn:${AWS::Partition}:apigateway:${AWS::Region}:lambda:path/2015-03-31/functions/${F.Arn}/\
+               invocations";
+    let integration = json!({"type": "aws_proxy", "httpMethod": "POST",
+        "payloadFormatVersion": "2.0", "uri": {"Fn::Sub": uri}});
+    assert_eq!(pet["x-amazon-apigateway-integration"], integration);
+    let old = &body["paths"]["/old"]["x-amazon-apigateway-any-method"];
+    assert_eq!(old["x-amazon-apigateway-integration"]["timeoutInMillis"], 500);
+    let source = |id: &str| {
+        let own = resources[id]["Properties"]["SourceArn"]["Fn::Sub"].clone();
+        let text = own[0].as_str().unwrap().rsplit("${__Stage__}").next().unwrap().to_owned();
+        (own[1]["__ApiId__"]["Ref"].as_str().unwrap().to_owned(), text)
+    };
+    let api = "ServerlessHttpApi".to_owned();
+    assert_eq!(source("FAPermission"), (api.clone(), "/GET/pets/*".to_owned()));
+    assert_eq!(source("FBPermission"), (api, "/*/old".to_owned()));
+    assert_eq!(source("FCPermission"), ("Own".to_owned(), "/POST/own".to_owned()));
+    assert_eq!(resources["OwnliveStage"]["Properties"]["StageName"], json!({"Ref": "Stage"}));
+}
+
+#[test]
+fn a_url_is_public_only_without_authentication() {
+    let text = |auth: &str| {
+        let url = format!("{{AuthType: {auth}, Cors: {{AllowOrigins: ['*']}}}}");
+        function(&format!(
+            "CodeUri: 's3://b/k', Handler: h, Role: r, AutoPublishAlias: live, FunctionUrlConfig: {url}"
+        ))
+    };
+    let expanded = expand(&text("NONE")).unwrap();
+    let resources = &expanded["Resources"];
+    let url = json!({"AuthType": "NONE", "Cors": {"AllowOrigins": ["*"]},
+        "TargetFunctionArn": {"Ref": "FAliaslive"}});
+    assert_eq!(resources["FUrl"]["Properties"], url);
+    let public = &resources["FUrlPublicPermissions"]["Properties"];
+    assert_eq!(public["FunctionUrlAuthType"], "NONE");
+    assert_eq!(public["FunctionName"], json!({"Ref": "FAliaslive"}));
+    let by_url = &resources["FURLInvokeAllowPublicAccess"]["Properties"];
+    assert_eq!(by_url["InvokedViaFunctionUrl"], true);
+    let signed = expand(&text("AWS_IAM")).unwrap();
+    let resources = signed["Resources"].as_object().unwrap();
+    assert!(resources.contains_key("FUrl") && !resources.contains_key("FUrlPublicPermissions"));
+}
+
+#[test]
 fn unsupported_parts_are_named_with_advice() {
     let event = |kind: &str| {
         function(&format!("CodeUri: 's3://b/k', Events: {{E: {{Type: {kind}, Properties: {{}}}}}}"))
     };
+    let http = |properties: &str| {
+        let event = format!("{{Type: HttpApi, Properties: {{{properties}}}}}");
+        function(&format!("CodeUri: 's3://b/k', Events: {{E: {event}}}"))
+    };
+    let get = "{Type: HttpApi, Properties: {Path: /a, Method: get}}";
+    let twice = function(&format!("CodeUri: 's3://b/k', Events: {{A: {get}, B: {get}}}"));
     let of = |kind: &str| format!("Resources:\n  X: {{Type: AWS::Serverless::{kind}}}\n");
     for (text, parts) in [
-        (event("HttpApi"), vec!["[F]", "[E]", "HttpApi is not supported", "Invoke API"]),
+        (event("Api"), vec!["[F]", "[E]", "Api is not supported", "use HttpApi"]),
+        (http("Path: /a"), vec!["[F]", "[E]", "Path and Method"]),
+        (http("Path: /a, Method: trace"), vec!["[E]", "Method"]),
+        (http("Auth: {Authorizer: A}"), vec!["[E]", "Auth is not supported"]),
+        (http("ApiId: !Ref Gone"), vec!["[Gone]", "AWS::Serverless::HttpApi"]),
+        (http("ApiId: x"), vec!["[E]", "ApiId must be Ref"]),
+        (twice, vec!["[ServerlessHttpApi]", "there twice"]),
+        (
+            "Resources:\n  X: {Type: AWS::Serverless::HttpApi, Properties: {Auth: {}}}\n"
+                .to_owned(),
+            vec!["[X]", "Auth is not supported"],
+        ),
+        (format!("Globals: {{HttpApi: {{Auth: {{}}}}}}\n{}", http("")), vec!["'Auth' of HttpApi"]),
+        (function("CodeUri: 's3://b/k', FunctionUrlConfig: {}"), vec!["AuthType is required"]),
+        (
+            function("CodeUri: 's3://b/k', FunctionUrlConfig: {AuthType: NONE, X: 1}"),
+            vec!["FunctionUrlConfig: X"],
+        ),
         (event("Schedule"), vec!["[E]", "no scheduler"]),
-        (event("S3"), vec!["[E]", "no notifications"]),
+        (event("S3"), vec!["[E]", "in the same template"]),
         (event("SQS"), vec!["[E]", "No Queue was provided"]),
-        (of("Api"), vec!["[X]", "AWS::Serverless::Api is not supported", "API Gateway"]),
+        (of("Api"), vec!["[X]", "AWS::Serverless::Api is not supported", "HttpApi"]),
         (of("SimpleTable"), vec!["[X]", "AWS::DynamoDB::Table"]),
         (function("CodeUri: ./src"), vec!["'CodeUri' is not a valid S3 Uri"]),
         (function("Handler: h"), vec!["InlineCode and CodeUri", "sam package"]),
@@ -188,4 +282,70 @@ fn unsupported_parts_are_named_with_advice() {
             assert!(message.contains(part), "{message} has no {part}");
         }
     }
+}
+
+/// A function with an event of S3, and a bucket with these attributes.
+fn with_bucket(event: &str, function: &str, bucket: &str) -> String {
+    format!(
+        "Resources:\n  F:\n    Type: AWS::Serverless::Function\n{function}    Properties: {{CodeUri: \
+         's3://b/k', Role: r, Events: {{E: {{Type: S3, Properties: {{{event}}}}}}}}}\n  B:\n    Type: \
+         AWS::S3::Bucket\n{bucket}"
+    )
+}
+
+#[test]
+fn a_bucket_notifies_a_function_that_permits_it() {
+    let event = "Bucket: !Ref B, Events: ['s3:ObjectCreated:Put', 's3:ObjectRemoved:*'], Filter: {S3Key: \
+                 {Rules: [{Name: suffix, Value: .jpg}]}}";
+    let expanded = expand(&with_bucket(event, "", "    DependsOn: F\n")).unwrap();
+    let resources = &expanded["Resources"];
+    let permission = json!({
+        "Type": "AWS::Lambda::Permission",
+        "Properties": {
+            "Action": "lambda:InvokeFunction", "FunctionName": {"Ref": "F"},
+            "Principal": "s3.amazonaws.com", "SourceAccount": {"Ref": "AWS::AccountId"}}});
+    assert_eq!(resources["FEPermission"], permission);
+    let bucket = &resources["B"];
+    assert_eq!(bucket["DependsOn"], json!(["F", "FEPermission"]));
+    let filter = json!({"S3Key": {"Rules": [{"Name": "suffix", "Value": ".jpg"}]}});
+    let one = |event: &str| json!({"Event": event, "Filter": filter, "Function": {"Fn::GetAtt": ["F", "Arn"]}});
+    assert_eq!(
+        bucket["Properties"]["NotificationConfiguration"]["LambdaConfigurations"],
+        json!([one("s3:ObjectCreated:Put"), one("s3:ObjectRemoved:*")])
+    );
+}
+
+#[test]
+fn the_condition_of_a_function_is_that_of_its_notification() {
+    let event = "Bucket: !Ref B, Events: 's3:ObjectCreated:*'";
+    let text = with_bucket(event, "    Condition: C\n", "");
+    let expanded = expand(&text).unwrap();
+    let bucket = &expanded["Resources"]["B"];
+    assert!(bucket.get("DependsOn").is_none());
+    let depends = json!({"Fn::If": ["C", {"Ref": "FEPermission"}, "no dependency"]});
+    let tag = json!([{"Key": "sam:ConditionalDependsOn:FEPermission", "Value": depends}]);
+    assert_eq!(bucket["Properties"]["Tags"], tag);
+    let own = json!({"Event": "s3:ObjectCreated:*", "Function": {"Fn::GetAtt": ["F", "Arn"]}});
+    assert_eq!(
+        bucket["Properties"]["NotificationConfiguration"]["LambdaConfigurations"],
+        json!([{"Fn::If": ["C", own, {"Ref": "AWS::NoValue"}]}])
+    );
+    assert_eq!(expanded["Resources"]["FEPermission"]["Condition"], "C");
+}
+
+#[test]
+fn an_invalid_event_of_a_bucket_is_refused() {
+    for (event, due) in [
+        ("Events: 's3:ObjectCreated:*'", "in the same template"),
+        ("Bucket: name, Events: 's3:ObjectCreated:*'", "in the same template"),
+        ("Bucket: !Ref F, Events: 's3:ObjectCreated:*'", "in the same template"),
+        ("Bucket: !Ref B", "Events must be"),
+        ("Bucket: !Ref B, Events: []", "Events must be"),
+        ("Bucket: !Ref B, Events: 's3:ObjectCreated:*', More: 1", "property More"),
+    ] {
+        let why = expand(&with_bucket(event, "", "")).unwrap_err();
+        assert!(why.contains(due), "{event}: {why}");
+    }
+    let wrong = with_bucket("Bucket: !Ref B, Events: 'e'", "", "    DependsOn: {a: b}\n");
+    assert!(expand(&wrong).unwrap_err().contains("DependsOn"), "{wrong}");
 }

@@ -18,7 +18,7 @@ use crate::objects::{Objects, owner};
 use crate::vault::{SMALL_BYTES_MAX, Vault};
 
 /// The region that a bucket has without a label.
-const FIRST_REGION: &str = "us-east-1";
+pub const FIRST_REGION: &str = "us-east-1";
 
 impl<D: Disk> Vault<D> {
     fn location_path(&self, bucket: &str) -> PathBuf {

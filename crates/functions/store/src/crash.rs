@@ -16,7 +16,7 @@ use crate::vault::Vault;
 
 /// The data that survives a power failure in addition to synced data.
 #[derive(Clone, Copy, Debug)]
-enum Left {
+pub enum Left {
     /// Nothing.
     Synced,
     /// All names, and no bytes: a rename that is durable before the bytes of its file.
@@ -141,12 +141,17 @@ impl Memory {
     }
 
     /// Schedules the power failure after this number of changes.
-    fn fail_after(&self, changes: usize) {
+    pub fn fail_after(&self, changes: usize) {
         self.with(|state| (state.left, state.made) = (changes, 0));
     }
 
+    /// Returns true if no change is possible any more.
+    pub fn has_failed(&self) -> bool {
+        self.with(|state| state.left == 0)
+    }
+
     /// The file system after the power failure.
-    fn after_failure(&self, left: Left) -> Memory {
+    pub fn after_failure(&self, left: Left) -> Memory {
         let mut random = match left {
             Left::Some(seed) => seed | 1,
             _ => 1,

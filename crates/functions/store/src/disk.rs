@@ -138,13 +138,13 @@ pub trait Disk: Send + Sync + 'static {
     /// The system call failed: the names may not be durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes files and the names in a directory durable, in unspecified order.
+    /// Makes files and the names in directories durable, in unspecified order.
     ///
     /// # Errors
     /// The system call failed: one of them may not be durable.
-    fn sync_together(&self, files: &[&Self::File], dir: &Path) -> io::Result<()> {
+    fn sync_together(&self, files: &[&Self::File], dirs: &[&Path]) -> io::Result<()> {
         files.iter().try_for_each(|file| file.sync())?;
-        self.sync_dir(dir)
+        dirs.iter().try_for_each(|dir| self.sync_dir(dir))
     }
 }
 
@@ -278,14 +278,16 @@ impl Disk for Local {
     }
 
     /// Syncs in parallel: a journaling file system commits once for all of them.
-    fn sync_together(&self, files: &[&File], dir: &Path) -> io::Result<()> {
+    fn sync_together(&self, files: &[&File], dirs: &[&Path]) -> io::Result<()> {
         std::thread::scope(|scope| {
-            let syncs: Vec<_> =
+            let mut syncs: Vec<_> =
                 files.iter().map(|file| scope.spawn(move || file.sync_all())).collect();
-            let of_dir = self.sync_dir(dir);
+            let (last, others) = dirs.split_last().ok_or(io::ErrorKind::InvalidInput)?;
+            syncs.extend(others.iter().map(|dir| scope.spawn(move || self.sync_dir(dir))));
+            let of_last = self.sync_dir(last);
             let panicked = |_| Err(io::Error::other("a sync has panicked"));
-            let of_files = syncs.into_iter().map(|sync| sync.join().unwrap_or_else(panicked));
-            of_files.collect::<io::Result<()>>().and(of_dir)
+            let of_others = syncs.into_iter().map(|sync| sync.join().unwrap_or_else(panicked));
+            of_others.collect::<io::Result<()>>().and(of_last)
         })
     }
 }

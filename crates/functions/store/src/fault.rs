@@ -102,6 +102,15 @@ pub enum Fault {
     /// The class is none that the store has.
     #[error("The storage class you specified is not valid: {0:?}")]
     StorageClass(String),
+    /// The gateway, which is to check functions, does not answer.
+    #[error("The gateway does not answer, and cannot check the functions; try again")]
+    NoGateway,
+    /// There are as many events as may be, so a change that makes one is refused.
+    #[error(
+        "Please reduce your request rate: {} events of changed objects wait for the gateway",
+        crate::record::EVENTS_MAX
+    )]
+    OutboxFull,
     /// The operation is not supported.
     #[error("{0}")]
     Unsupported(String),
@@ -166,6 +175,8 @@ impl From<Fault> for S3Error {
             Fault::Tag(_) => S3ErrorCode::InvalidTag,
             Fault::NoTags => S3ErrorCode::NoSuchTagSet,
             Fault::StorageClass(_) => S3ErrorCode::InvalidStorageClass,
+            Fault::NoGateway => S3ErrorCode::ServiceUnavailable,
+            Fault::OutboxFull => S3ErrorCode::SlowDown,
             Fault::Unsupported(_) => S3ErrorCode::NotImplemented,
             Fault::System(error) => {
                 tracing::error!(%error, "store: its directory");

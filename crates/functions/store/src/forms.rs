@@ -5,6 +5,7 @@ use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result};
 
 use crate::disk::Disk;
+use crate::event::Creation;
 use crate::list;
 use crate::objects::Objects;
 use crate::offered::{is_by_store, not_offered};
@@ -65,7 +66,7 @@ impl<D: Disk> Objects<D> {
         let place = host
             .map(|host| format!("http://{host}/{}/{}", form.bucket, list::url(&form.key)))
             .and_then(|place| HeaderValue::try_from(place).ok());
-        let put = self.put(req.map_input(put_of)).await?;
+        let put = self.put_by(req.map_input(put_of), Creation::Post).await?;
         let e_tag = put.e_tag.as_ref().and_then(|e_tag| e_tag.to_http_header().ok());
         let sums = [
             ("x-amz-checksum-crc32", put.checksum_crc32),

@@ -40,7 +40,7 @@ pub fn import<D: Disk>(vault: &Vault<D>, root: &Path) -> io::Result<()> {
         // Metadata written since is newer.
         if let Some((stat, None)) = vault.listed(bucket, key, Versioning::Off)? {
             let version = Version { stat, about: about(vault, root, names)?, id: None };
-            vault.describe(bucket, key, &version, None)?;
+            vault.describe(bucket, key, &version, (None, None))?;
         }
     }
     for path in &old {

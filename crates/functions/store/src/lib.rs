@@ -35,6 +35,8 @@
 //! - `objects`, `buckets`, `forms`, `multipart`, `listing`, `attributes`, `tags`: the operations of S3; `offered`:
 //!   refused fields; `conditions` of requests; `body`: bodies and their digests; `checksums`;
 //! - `list`: pages of lists; `walk`: the keys of a tree of files in order;
+//! - [`notifications`] of changed objects: their configuration; `event`; `record`, `intents`, `outbox`: their
+//!   files and their index; `relay`: their way to the gateway;
 //! - `vault`: objects as files; `versions`; `uploads`: multipart uploads; `about`: metadata;
 //! - `names`: the mapping of keys to files; `legacy`: the import of earlier releases' data;
 //! - `disk`: the file system, as a trait; `hold`: the lock of the directory; `fault`: errors.
@@ -55,17 +57,23 @@ mod conditions;
 mod crash;
 mod disk;
 mod endings;
+mod event;
 mod fault;
 mod forms;
 mod hold;
+mod intents;
 mod labels;
 mod legacy;
 mod list;
 mod listing;
 mod multipart;
 mod names;
+pub mod notifications;
 mod objects;
 mod offered;
+mod outbox;
+mod record;
+mod relay;
 mod tags;
 mod uploads;
 mod vault;
@@ -79,16 +87,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
 use unlade_runtime::listen::ListenError;
 
 use disk::Local;
 use hold::Held;
-use objects::Objects;
+use objects::{Objects, Sender};
 use vault::Vault;
 
 /// Most connections at a time; more wait in the kernel's backlog.
@@ -131,6 +140,9 @@ pub struct Keys {
 pub struct Store {
     listener: TcpListener,
     service: S3Service,
+    vault: Arc<Vault<Local>>,
+    /// The connection to the gateway, and the questions for it.
+    gateway: Option<(UnixStream, mpsc::Receiver<outbox::Question>)>,
 }
 
 impl Store {
@@ -151,7 +163,9 @@ impl Store {
             io::ErrorKind::ResourceBusy => StoreError::Busy { path: root.to_owned() },
             _ => StoreError::Directory { path: root.to_owned(), why: error.to_string() },
         })?;
-        let mut builder = S3ServiceBuilder::new(Objects::new(opened));
+        let objects = Objects::new(opened);
+        let vault = objects.vault.clone();
+        let mut builder = S3ServiceBuilder::new(objects);
         let (mut auth, mut has_keys) = (SimpleAuth::new(), false);
         for pair in keys {
             auth.register(pair.access_key_id, pair.secret_access_key.into());
@@ -160,7 +174,17 @@ impl Store {
         if has_keys {
             builder.set_auth(auth);
         }
-        Ok(Store { listener, service: builder.build() })
+        Ok(Store { listener, service: builder.build(), vault, gateway: None })
+    }
+
+    /// Sends the events of changed objects over a connection to a gateway, which invokes functions. A
+    /// store without one refuses configurations of notifications, and makes no events.
+    #[must_use]
+    pub fn with_gateway(mut self, stream: UnixStream) -> Store {
+        let (questions, asked) = mpsc::channel(relay::QUESTIONS_MAX);
+        self.vault.outbox.connect(questions);
+        self.gateway = Some((stream, asked));
+        self
     }
 
     /// The address of the listener.
@@ -171,33 +195,48 @@ impl Store {
         self.listener.local_addr()
     }
 
-    /// Serves until it is dropped. Retries a failed accept after a short pause.
+    /// Serves until it is dropped, or the gateway ends its connection. Retries a failed accept after a
+    /// short pause.
     ///
     /// # Errors
-    /// None: it does not return.
+    /// The connection to the gateway failed.
     pub async fn serve(self) -> io::Result<()> {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        // Dropping the set closes every connection.
-        let mut connections = tokio::task::JoinSet::new();
-        loop {
-            let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "store: no connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            while connections.try_join_next().is_some() {}
-            let service = self.service.clone();
-            connections.spawn(async move {
-                let _place = place;
-                if let Err(error) = answer(stream, service).await {
-                    tracing::debug!(%error, "store: a connection");
-                }
-            });
+        let Store { listener, service, vault, gateway } = self;
+        let relay = async move {
+            match gateway {
+                Some((stream, questions)) => relay::run(&vault, stream, questions).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = relay => ended,
+            () = accept(listener, service) => Ok(()),
         }
+    }
+}
+
+async fn accept(listener: TcpListener, service: S3Service) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // Dropping the set closes every connection.
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "store: no connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        let service = service.clone();
+        connections.spawn(async move {
+            let _place = place;
+            if let Err(error) = answer(stream, service, Sender(peer.ip())).await {
+                tracing::debug!(%error, "store: a connection");
+            }
+        });
     }
 }
 
@@ -220,10 +259,15 @@ fn open(root: &Path) -> io::Result<Vault<Local>> {
 async fn answer(
     stream: TcpStream,
     service: S3Service,
+    sender: Sender,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     // Head and body are written separately; the body must not wait for the acknowledgement of the
     // head.
     stream.set_nodelay(true)?;
+    let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(sender);
+        Service::call(&service, request)
+    });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new());
     Ok(builder.serve_connection(TokioIo::new(stream), service).await?)

@@ -9,10 +9,13 @@ use crate::body::{self, Expected, take};
 use crate::checksums::Parted;
 use crate::conditions::{Conditions, strong, timestamp};
 use crate::disk::{Disk, DiskFile as _};
+use crate::event::Creation;
 use crate::fault::Fault;
 use crate::labels;
 use crate::list::ENTRIES_MAX;
-use crate::objects::{Objects, about, e_tag_now, expected, open, own_encodings, owner, source};
+use crate::objects::{
+    Objects, about, cause, e_tag_now, expected, open, own_encodings, owner, source,
+};
 use crate::uploads::AskedPart;
 use crate::versions::NULL;
 
@@ -169,6 +172,7 @@ impl<D: Disk> Objects<D> {
         self,
         req: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<CompleteMultipartUploadOutput> {
+        let cause = cause(&req, Creation::Multipart);
         let input = req.input;
         let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
         if parts.is_empty() {
@@ -206,7 +210,7 @@ impl<D: Disk> Objects<D> {
                 let condition = |now: Option<&Version>| {
                     conditions.check_change(e_tag_now(vault, &bucket, &key, now)?.as_deref())
                 };
-                vault.complete((&bucket, &key, &id), &asked, &due, &condition)
+                vault.complete((&bucket, &key, &id), &asked, &due, &condition, &cause)
             })
             .await?;
         let sums = version.about.checksum();

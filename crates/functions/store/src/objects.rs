@@ -2,6 +2,7 @@
 //!
 //! A change that has begun is completed even if its caller disconnects.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -17,11 +18,12 @@ use crate::body::{self, Expected, PIECE_BYTES, blocking, give, md5_of, take};
 use crate::checksums::Algorithm;
 use crate::conditions::{Conditions, Removal, strong, timestamp};
 use crate::disk::{self, Disk, Stat};
+use crate::event::{Creation, Origin};
 use crate::fault::Fault;
 use crate::labels;
 use crate::list::ENTRIES_MAX;
 use crate::offered::offered;
-use crate::vault::{OpenObject, Vault};
+use crate::vault::{Cause, OpenObject, Vault};
 use crate::versions::NULL;
 
 /// The S3 server over objects that are files.
@@ -174,6 +176,7 @@ impl<T: Send + 'static> Outcome<T> for S3Response<T> {
 
 /// Runs a change to its end. An incomplete body is an error in it, before anything is changed.
 async fn whole<T, O: Outcome<T>>(
+    RequestId(id): RequestId,
     checked: Result<(), Fault>,
     change: impl Future<Output = S3Result<O>> + Send + 'static,
 ) -> S3Result<S3Response<T>> {
@@ -181,7 +184,6 @@ async fn whole<T, O: Outcome<T>>(
         Ok(()) => tokio::spawn(change).await.unwrap_or_else(|e| Err(S3Error::internal_error(e))),
         Err(refused) => Err(refused.into()),
     };
-    let id = request_id();
     let field = HeaderValue::from_str(&id).map_err(S3Error::internal_error)?;
     match done {
         Ok(output) => {
@@ -215,6 +217,28 @@ const TAG_COUNT: &str = "x-amz-tagging-count";
 const REQUEST_ID: &str = "x-amz-request-id";
 /// SDKs expect both fields or none.
 const HOST_ID: &str = "x-amz-id-2";
+
+/// The id of a request, which its change has in its event.
+#[derive(Clone, Debug)]
+pub struct RequestId(String);
+
+/// The address of the sender of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender(pub IpAddr);
+
+/// The request of a change, for its event.
+pub fn origin<T>(req: &S3Request<T>) -> Origin {
+    Origin {
+        request_id: req.extensions.get().map_or_else(String::new, |RequestId(id)| id.clone()),
+        source: req.extensions.get().map(|Sender(source)| *source),
+        access_key: req.credentials.as_ref().map(|keys| keys.access_key.clone()),
+    }
+}
+
+/// The creation of an object, for its event.
+pub fn cause<T>(req: &S3Request<T>, by: Creation) -> Cause {
+    Cause { by, origin: origin(req) }
+}
 
 /// The id of a request: unique in this process, and most probably in all.
 fn request_id() -> String {
@@ -374,7 +398,17 @@ impl<D: Disk> Objects<D> {
         Ok(response)
     }
 
-    pub(crate) async fn put(self, req: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
+    async fn put(self, req: S3Request<PutObjectInput>) -> S3Result<PutObjectOutput> {
+        self.put_by(req, Creation::Put).await
+    }
+
+    /// Puts the object of a PUT or a form.
+    pub(crate) async fn put_by(
+        self,
+        req: S3Request<PutObjectInput>,
+        by: Creation,
+    ) -> S3Result<PutObjectOutput> {
+        let cause = cause(&req, by);
         let (mut input, trailer) = (req.input, req.trailing_headers);
         let mut expected = expected!(input);
         let about = about!(input);
@@ -401,7 +435,7 @@ impl<D: Disk> Objects<D> {
                 let condition = |now: Option<&Version>| {
                     conditions.check_change(e_tag_now(vault, &bucket, &key, now)?.as_deref())
                 };
-                vault.commit(&bucket, &key, taken.draft, about, &condition)
+                vault.commit(&bucket, &key, taken.draft, about, &condition, &cause)
             })
             .await?;
         let sums = version.about.checksum();
@@ -419,6 +453,7 @@ impl<D: Disk> Objects<D> {
     }
 
     async fn copy(self, req: S3Request<CopyObjectInput>) -> S3Result<CopyObjectOutput> {
+        let cause = cause(&req, Creation::Copy);
         let mut input = req.input;
         let conditions = Conditions {
             if_match: input.copy_source_if_match.take(),
@@ -478,7 +513,8 @@ impl<D: Disk> Objects<D> {
                     ..about
                 };
                 about.set_checksum(&hasher.finalize());
-                Ok((vault.commit(&bucket, &key, draft, about, &|_| Ok(()))?, from.id))
+                let made = vault.commit(&bucket, &key, draft, about, &|_| Ok(()), &cause)?;
+                Ok((made, from.id))
             })
             .await?;
         let sums = version.about.checksum();
@@ -501,6 +537,7 @@ impl<D: Disk> Objects<D> {
     }
 
     async fn delete(self, req: S3Request<DeleteObjectInput>) -> S3Result<DeleteObjectOutput> {
+        let origin = origin(&req);
         let input = req.input;
         let (bucket, key, version) = (input.bucket, input.key, input.version_id);
         let removal = Removal {
@@ -509,7 +546,7 @@ impl<D: Disk> Objects<D> {
             bytes: input.if_match_size,
         };
         let deleted = self
-            .with(move |vault| vault.delete(&bucket, &key, version.as_deref(), &removal))
+            .with(move |vault| vault.delete(&bucket, &key, version.as_deref(), &removal, &origin))
             .await?;
         Ok(DeleteObjectOutput {
             delete_marker: deleted.is_marker.then_some(true),
@@ -519,6 +556,7 @@ impl<D: Disk> Objects<D> {
     }
 
     async fn delete_all(self, req: S3Request<DeleteObjectsInput>) -> S3Result<DeleteObjectsOutput> {
+        let origin = origin(&req);
         let (bucket, delete) = (req.input.bucket, req.input.delete);
         let is_quiet = delete.quiet.unwrap_or(false);
         if delete.objects.len() > ENTRIES_MAX {
@@ -536,7 +574,7 @@ impl<D: Disk> Objects<D> {
                         bytes: object.size,
                     };
                     let version = version_id.as_deref();
-                    let done = vault.delete(&bucket, &object.key, version, &removal);
+                    let done = vault.delete(&bucket, &object.key, version, &removal, &origin);
                     match done.map_err(S3Error::from) {
                         Ok(done) => deleted.push(DeletedObject {
                             delete_marker: done.is_marker.then_some(true),
@@ -610,12 +648,14 @@ type Answer<'a, T> = Pin<Box<dyn Future<Output = S3Result<S3Response<T>>> + Send
 macro_rules! operations {
     ($($name:ident: $input:ident => $output:ident by $own:ident,)*) => {
         impl<D: Disk> S3 for Objects<D> {
-            $(fn $name<'a, 'b>(&'a self, req: S3Request<$input>) -> Answer<'b, $output>
+            $(fn $name<'a, 'b>(&'a self, mut req: S3Request<$input>) -> Answer<'b, $output>
             where
                 'a: 'b,
                 Self: 'b,
             {
-                Box::pin(whole(offered(&req.headers), self.clone().$own(req)))
+                let id = RequestId(request_id());
+                req.extensions.insert(id.clone());
+                Box::pin(whole(id, offered(&req.headers), self.clone().$own(req)))
             })*
         }
     };
@@ -640,6 +680,8 @@ operations! {
     get_bucket_versioning:
         GetBucketVersioningInput => GetBucketVersioningOutput by versioning,
     get_bucket_location: GetBucketLocationInput => GetBucketLocationOutput by location,
+    get_bucket_notification_configuration: GetBucketNotificationConfigurationInput
+        => GetBucketNotificationConfigurationOutput by configured_notifications,
     get_object_acl: GetObjectAclInput => GetObjectAclOutput by object_acl,
     get_object_attributes:
         GetObjectAttributesInput => GetObjectAttributesOutput by attributes,
@@ -655,6 +697,8 @@ operations! {
     list_objects: ListObjectsInput => ListObjectsOutput by list_v1,
     list_objects_v2: ListObjectsV2Input => ListObjectsV2Output by list_v2,
     list_parts: ListPartsInput => ListPartsOutput by parts,
+    put_bucket_notification_configuration: PutBucketNotificationConfigurationInput
+        => PutBucketNotificationConfigurationOutput by configure_notifications,
     put_bucket_tagging: PutBucketTaggingInput => PutBucketTaggingOutput by set_bucket_tags,
     put_bucket_versioning:
         PutBucketVersioningInput => PutBucketVersioningOutput by set_versioning,
@@ -681,7 +725,8 @@ mod tests {
     #[tokio::test]
     async fn a_change_goes_to_its_end_without_its_caller() {
         let (tell, told) = tokio::sync::oneshot::channel();
-        let mut change = Box::pin(whole::<(), ()>(Ok(()), async {
+        let id = RequestId(request_id());
+        let mut change = Box::pin(whole::<(), ()>(id, Ok(()), async {
             tokio::task::yield_now().await;
             let _ = tell.send(());
             Ok(())

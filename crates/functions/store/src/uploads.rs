@@ -16,7 +16,7 @@ use crate::body::{copy, hex};
 use crate::checksums::{Algorithm, Parted};
 use crate::disk::{self, Disk, DiskFile as _, Stat, there};
 use crate::fault::Fault;
-use crate::vault::{Condition, Draft, OpenObject, SMALL_BYTES_MAX, Vault};
+use crate::vault::{Cause, Condition, Draft, OpenObject, SMALL_BYTES_MAX, Vault};
 
 /// Most parts of an upload (S3 user guide, *Multipart upload limits*).
 pub const PARTS_MAX: i32 = 10_000;
@@ -251,6 +251,7 @@ impl<D: Disk> Vault<D> {
         asked: &[AskedPart],
         due: &Checksum,
         condition: Condition<'_>,
+        cause: &Cause,
     ) -> Result<Version, Fault> {
         if !asked.is_sorted_by(|a, b| a.number < b.number) {
             return Err(Fault::PartOrder);
@@ -293,7 +294,7 @@ impl<D: Disk> Vault<D> {
         let parts = chosen.iter().map(part).collect();
         let mut about = About { e_tag, parts, parted: upload.parted, ..upload.about };
         about.set_checksum(&checksum);
-        let version = self.commit(bucket, key, draft, about, condition)?;
+        let version = self.commit(bucket, key, draft, about, condition, cause)?;
         // No part is added meanwhile, nor made a directory that nobody finds.
         let _lock = self.lock("", id);
         self.retire(&dir)?;
@@ -396,7 +397,8 @@ mod tests {
             let complete = || {
                 begin.wait();
                 let asked = std::slice::from_ref(&part);
-                vault.complete(upload, asked, &Checksum::default(), &|_| Ok(())).unwrap()
+                let cause = Cause::default();
+                vault.complete(upload, asked, &Checksum::default(), &|_| Ok(()), &cause).unwrap()
             };
             let abort = || {
                 begin.wait();

@@ -5,6 +5,8 @@
 //! - `.unlade/keys/BUCKET/…`: any other object, at its encoded key ([`names::ordered_path`]);
 //! - `.unlade/about/BUCKET/…`: the metadata of an object ([`crate::about`]);
 //! - `.unlade/versioning/`, `.unlade/versions/`: see [`crate::versions`];
+//! - `.unlade/notifications/BUCKET`: see [`crate::notifications`]; `.unlade/outbox/`, `.unlade/sequence`: see
+//!   [`crate::intents`];
 //! - `.unlade/uploads/ID/`: a multipart upload; `.unlade/tmp/`: files that are being written;
 //! - `.unlade/format`: the number of this layout.
 //!
@@ -24,9 +26,12 @@ use std::time::SystemTime;
 use crate::about::{About, Version, Versioning, suffix};
 use crate::disk::{self, Disk, DiskFile as _, Kind, Stat, there};
 use crate::endings::Endings;
+use crate::event::{Change, Creation, Origin};
 use crate::fault::Fault;
 use crate::hold::Held;
 use crate::names::{self, KEY_BYTES_MAX, OWN};
+use crate::outbox::Outbox;
+use crate::record::{Intent, Witness};
 use crate::walk::Kept;
 
 /// The layout version of this program.
@@ -59,6 +64,8 @@ pub struct Vault<D> {
     pub kept: Kept,
     /// The uploads that end now.
     pub endings: Endings,
+    /// The events that the gateway has not taken.
+    pub outbox: Outbox,
     /// The lock of the directory, released with the last user of this value.
     pub held: Option<Held>,
 }
@@ -101,6 +108,29 @@ pub struct Current {
     stat: Stat,
 }
 
+impl Current {
+    /// The time of its file, in nanoseconds since 1970.
+    pub fn modified_ns(&self) -> i64 {
+        self.stat.modified_ns
+    }
+}
+
+/// The creation of an object, for its event.
+#[derive(Clone, Debug, Default)]
+pub struct Cause {
+    /// The operation.
+    pub by: Creation,
+    /// The request.
+    pub origin: Origin,
+}
+
+impl Cause {
+    /// The change of an object with a length and metadata.
+    pub fn change<'a>(&self, bytes: u64, about: &'a About) -> Change<'a> {
+        Change::Created { by: self.by, bytes, e_tag: &about.e_tag }
+    }
+}
+
 /// The condition of a change.
 pub type Condition<'a> = &'a (dyn Fn(Option<&Version>) -> Result<(), Fault> + Sync);
 
@@ -124,6 +154,7 @@ impl<D: Disk> Vault<D> {
             next: AtomicU64::new(0),
             kept: Kept::default(),
             endings: Endings::default(),
+            outbox: Outbox::default(),
             held: None,
         };
         let format = vault.own("format");
@@ -144,6 +175,7 @@ impl<D: Disk> Vault<D> {
         if found.is_none() || is_before {
             vault.write(&format, FORMAT.as_bytes())?;
         }
+        vault.load_outbox()?;
         Ok(vault)
     }
 
@@ -457,6 +489,7 @@ impl<D: Disk> Vault<D> {
         draft: Draft<D>,
         about: About,
         condition: Condition<'_>,
+        cause: &Cause,
     ) -> Result<Version, Fault> {
         let mut draft = draft;
         if draft.file.stat()?.bytes > LARGE_BYTES {
@@ -467,7 +500,7 @@ impl<D: Disk> Vault<D> {
         let _own = self.lock(bucket, key);
         let state = self.versioning(bucket)?;
         if state != Versioning::Off {
-            return self.add_version((bucket, key, state), &mut draft, about, condition);
+            return self.add_version((bucket, key, state), &mut draft, about, condition, cause);
         }
         let current = self.current(bucket, key)?;
         let before = match current.as_ref().map(|current| current.stat) {
@@ -483,16 +516,23 @@ impl<D: Disk> Vault<D> {
         let after = before.as_ref().map_or(i64::MIN, |version| version.stat.modified_ns + 1);
         draft.file.set_modified(now_ns.max(after))?;
         let version = Version { stat: draft.file.stat()?, about, id: None };
-        self.describe(bucket, key, &version, Some(&draft.file))?;
-        self.publish(&draft.path, bucket, key, current.as_ref())?;
-        draft.is_kept = true;
+        let change = cause.change(version.stat.bytes, &version.about);
+        let witness = Witness::Object(version.stat.modified_ns);
+        let intent = self.intend(&change, (bucket, key, None), &cause.origin, witness)?;
+        let described = self.describe(bucket, key, &version, (Some(&draft.file), intent.as_ref()));
+        let published = described
+            .map_err(Fault::from)
+            .and_then(|()| self.publish(&draft.path, bucket, key, current.as_ref()));
+        draft.is_kept = published.is_ok();
+        self.conclude(intent, published)?;
         if let Some(before) = before {
             self.forget(bucket, key, &before.stat)?;
         }
         Ok(version)
     }
 
-    /// Writes the metadata of a key's file, durably; also syncs the file itself if requested.
+    /// Writes the metadata of a key's file, durably, with the intent of its event; also syncs the file
+    /// itself if requested.
     ///
     /// # Errors
     /// The system call failed.
@@ -501,29 +541,37 @@ impl<D: Disk> Vault<D> {
         bucket: &str,
         key: &str,
         version: &Version,
-        file: Option<&D::File>,
+        (file, intent): (Option<&D::File>, Option<&Intent>),
     ) -> io::Result<()> {
         let text = serde_json::to_vec(&version.about).map_err(io::Error::other)?;
-        self.write_beside(&self.about_path(bucket, key, &version.stat), &text, file)
+        let path = self.about_path(bucket, key, &version.stat);
+        let own: (&Path, &[u8]) = (&path, &text);
+        let files: Vec<_> = [own].into_iter().chain(intent.map(Intent::file)).collect();
+        self.write_beside(&files, file)
     }
 
-    /// Writes a file that no reader uses yet, durably, and syncs another one at the same time.
+    /// Writes files that no reader uses yet, durably, and syncs another one at the same time.
     ///
     /// # Errors
     /// The system call failed.
-    pub fn write_beside(&self, path: &Path, text: &[u8], file: Option<&D::File>) -> io::Result<()> {
-        let dir = path.parent().ok_or(io::ErrorKind::InvalidFilename)?;
-        let mut own = self.within(dir, || match self.disk.create(path) {
-            // The file belongs to a change that failed.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.disk.remove_file(path)?;
-                self.disk.create(path)
-            }
-            created => created,
-        })?;
-        own.append(text)?;
-        let files: Vec<&D::File> = file.into_iter().chain([&own]).collect();
-        self.disk.sync_together(&files, dir)
+    pub fn write_beside(&self, texts: &[(&Path, &[u8])], file: Option<&D::File>) -> io::Result<()> {
+        let (mut made, mut dirs) = (Vec::with_capacity(texts.len()), Vec::new());
+        for (path, text) in texts {
+            let dir = path.parent().ok_or(io::ErrorKind::InvalidFilename)?;
+            let mut own = self.within(dir, || match self.disk.create(path) {
+                // The file belongs to a change that failed.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    self.disk.remove_file(path)?;
+                    self.disk.create(path)
+                }
+                created => created,
+            })?;
+            own.append(text)?;
+            made.push(own);
+            dirs.push(dir);
+        }
+        let files: Vec<&D::File> = file.into_iter().chain(&made).collect();
+        self.disk.sync_together(&files, &dirs)
     }
 
     /// Removes the metadata of a file that no longer exists. After a power failure such metadata
@@ -634,6 +682,7 @@ impl<D: Disk> Vault<D> {
         }
         self.end_uploads(bucket)?;
         self.remove_bucket_tags(bucket)?;
+        self.remove_notifications(bucket)?;
         self.set_location(bucket, None)?;
         Ok(self.remove_versioning(bucket)?)
     }

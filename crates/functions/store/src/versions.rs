@@ -25,9 +25,11 @@ use crate::about::{About, Version, Versioning};
 use crate::body::{hex, md5_of};
 use crate::conditions::Removal;
 use crate::disk::{self, Disk, DiskFile as _, Stat, there};
+use crate::event::{Change, Origin};
 use crate::fault::Fault;
 use crate::names;
-use crate::vault::{Condition, Current, Draft, SMALL_BYTES_MAX, Vault};
+use crate::record::{Intent, Witness};
+use crate::vault::{Cause, Condition, Current, Draft, SMALL_BYTES_MAX, Vault};
 
 /// The id of a version that has no id of its own.
 pub const NULL: &str = "null";
@@ -282,6 +284,7 @@ impl<D: Disk> Vault<D> {
         draft: &mut Draft<D>,
         about: About,
         condition: Condition<'_>,
+        cause: &Cause,
     ) -> Result<Version, Fault> {
         let slots = self.slots(bucket, key, state)?;
         let before = match slots.first().filter(|slot| !slot.is_marker) {
@@ -297,13 +300,29 @@ impl<D: Disk> Vault<D> {
         draft.file.set_modified(time_of(name))?;
         let stem = stem(name, &id);
         let text = serde_json::to_vec(&about).map_err(io::Error::other)?;
-        self.write_beside(&dir.join(format!("{stem}.json")), &text, Some(&draft.file))?;
-        self.settle(draft, &dir.join(format!("{stem}.object")))?;
+        let stat = draft.file.stat()?;
+        let change = cause.change(stat.bytes, &about);
+        let place = (bucket, key, Some(id.as_str()));
+        let intent = self.intend(&change, place, &cause.origin, Witness::Version(name))?;
+        let path = dir.join(format!("{stem}.json"));
+        let own: (&Path, &[u8]) = (&path, &text);
+        let files: Vec<_> = [own].into_iter().chain(intent.as_ref().map(Intent::file)).collect();
+        let written = self.write_beside(&files, Some(&draft.file));
+        let settled =
+            written.and_then(|()| self.settle(draft, &dir.join(format!("{stem}.object"))));
+        self.conclude(intent, settled.map_err(Fault::from))?;
         if state == Versioning::Suspended {
             self.remove_nulls(bucket, key, Some(name))?;
         }
-        let stat = draft.file.stat()?;
         Ok(Version { stat, about, id: Some(id) })
+    }
+
+    /// Returns true if a key has a version or delete marker of an order.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn has_order(&self, bucket: &str, key: &str, order: u64) -> io::Result<bool> {
+        Ok(self.own_names(bucket, key)?.iter().any(|name| name.order == order))
     }
 
     /// The directory, the order and the id of the next version of a key.
@@ -382,6 +401,7 @@ impl<D: Disk> Vault<D> {
         key: &str,
         asked: Option<&str>,
         removal: &Removal,
+        origin: &Origin,
     ) -> Result<Deleted, Fault> {
         let _shared = self.shared();
         self.check(bucket, key)?;
@@ -396,13 +416,24 @@ impl<D: Disk> Vault<D> {
         }
         match (asked, state) {
             (None, Versioning::Off) => {
-                self.remove_unversioned(bucket, key)?;
+                // A removal of no object is no change.
+                let intent = match self.current(bucket, key)? {
+                    Some(_) => {
+                        let place = (bucket, key, None);
+                        self.intend(&Change::Removed, place, origin, Witness::NoObject)?
+                    }
+                    None => None,
+                };
+                self.intend_and(intent, || self.remove_unversioned(bucket, key))?;
                 Ok(Deleted::default())
             }
             (None, state) => {
                 let (dir, order, id) = self.new_name(bucket, key, state)?;
                 let path = dir.join(format!("{}.marker", stem(order, &id)));
-                self.keep(self.draft()?, &path)?;
+                let place = (bucket, key, Some(id.as_str()));
+                let witness = Witness::Version(order);
+                let intent = self.intend(&Change::Marked, place, origin, witness)?;
+                self.intend_and(intent, || Ok(self.keep(self.draft()?, &path)?))?;
                 if state == Versioning::Suspended {
                     self.remove_nulls(bucket, key, Some(order))?;
                 }
@@ -411,18 +442,38 @@ impl<D: Disk> Vault<D> {
             (Some(asked), state) => {
                 let slots = self.slots(bucket, key, state)?;
                 let is_marker = slots.iter().any(|slot| slot.id == asked && slot.is_marker);
-                if asked == NULL {
-                    self.remove_nulls(bucket, key, None)?;
-                } else if state != Versioning::Off {
-                    let names = self.own_names(bucket, key)?;
-                    for name in names.iter().filter(|name| name.id == asked) {
-                        self.remove_own(name)?;
+                let intent = match slots.iter().any(|slot| slot.id == asked) {
+                    true => {
+                        let place = (bucket, key, Some(asked));
+                        let witness = Witness::NoVersion(asked.to_owned());
+                        self.intend(&Change::Removed, place, origin, witness)?
                     }
-                }
+                    false => None,
+                };
+                self.intend_and(intent, || self.remove_version(bucket, key, (asked, state)))?;
                 self.tidy(bucket, key)?;
                 Ok(Deleted { id: Some(asked.to_owned()), is_marker })
             }
         }
+    }
+
+    /// Removes the version of an id, durably; a missing one is not an error.
+    fn remove_version(
+        &self,
+        bucket: &str,
+        key: &str,
+        (id, state): (&str, Versioning),
+    ) -> Result<(), Fault> {
+        if id == NULL {
+            return self.remove_nulls(bucket, key, None);
+        }
+        if state != Versioning::Off {
+            let names = self.own_names(bucket, key)?;
+            for name in names.iter().filter(|name| name.id == id) {
+                self.remove_own(name)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes the directory of a key that has no version.

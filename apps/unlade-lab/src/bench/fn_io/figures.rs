@@ -61,6 +61,10 @@ fn node_cpu_us(window: &Window) -> Option<f64> {
     window.cpu.map(|cpu| cpu.node_us())
 }
 
+fn instance_cpu_us(window: &Window) -> Option<f64> {
+    window.cpu.map(|cpu| cpu.instance_us)
+}
+
 /// Share of the time of prefetches that no caller waited for; `None` where there was no prefetch.
 pub fn prefetch_hidden(windows: &[Window]) -> Option<f64> {
     let sum = |name: &str| -> f64 {
@@ -95,7 +99,7 @@ impl Figures {
             private_bytes: each(private_bytes),
             pss_bytes: each(pss_bytes),
             node_cpu_us: each(node_cpu_us),
-            instance_cpu_us: each(|window| window.cpu.map(|cpu| cpu.instance_us)),
+            instance_cpu_us: each(instance_cpu_us),
             worker_cpu_us: each(|window| window.cpu.map(|cpu| cpu.worker_us)),
             gateway_cpu_us: each(|window| window.cpu.map(|cpu| cpu.gateway_us)),
             prefetch_p50_us: prefetch,
@@ -142,6 +146,8 @@ pub struct Ratio {
     pub memory: Option<f64>,
     pub pss: Option<f64>,
     pub cpu: Option<f64>,
+    /// The instance's own part of the processor time.
+    pub instance_cpu: Option<f64>,
     pub warm: Option<f64>,
     pub warm_p99: Option<f64>,
     pub cold: Option<f64>,
@@ -163,6 +169,7 @@ impl Ratio {
             memory: paired(private_bytes),
             pss: paired(pss_bytes),
             cpu: paired(node_cpu_us),
+            instance_cpu: paired(instance_cpu_us),
             warm: paired(warm_us),
             warm_p99: p99(ours).zip(p99(theirs)).map(|(ours, theirs)| ours / theirs),
             cold: paired(cold_us),
@@ -174,6 +181,7 @@ impl Ratio {
             "memory_ratio": self.memory,
             "pss_ratio": self.pss,
             "cpu_ratio": self.cpu,
+            "instance_cpu_ratio": self.instance_cpu,
             "warm_latency_ratio": self.warm,
             "warm_latency_p99_ratio": self.warm_p99,
             "cold_latency_ratio": self.cold,
@@ -187,6 +195,7 @@ impl Ratio {
             memory: mean(|ratio| ratio.memory),
             pss: mean(|ratio| ratio.pss),
             cpu: mean(|ratio| ratio.cpu),
+            instance_cpu: mean(|ratio| ratio.instance_cpu),
             warm: mean(|ratio| ratio.warm),
             warm_p99: mean(|ratio| ratio.warm_p99),
             cold: mean(|ratio| ratio.cold),
@@ -271,7 +280,7 @@ mod tests {
         let theirs = [window(2.0), window(4.0)];
         let ratio = Ratio::of(&ours, &theirs);
         assert_eq!((ratio.warm, ratio.cold, ratio.memory), (Some(0.5), Some(0.5), Some(0.5)));
-        assert_eq!(ratio.cpu, Some(0.5));
+        assert_eq!((ratio.cpu, ratio.instance_cpu), (Some(0.5), Some(0.5)));
         let worse = Ratio { warm: Some(2.0), ..ratio };
         let mean = Ratio::mean(&[ratio, worse]);
         assert!((mean.warm.unwrap() - 1.0).abs() < 1e-9);

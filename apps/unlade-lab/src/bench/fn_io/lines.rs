@@ -39,12 +39,14 @@ impl About<'_> {
     }
 }
 
-fn head(columns: &[&str]) -> String {
+/// The head of a table.
+pub(super) fn head(columns: &[&str]) -> String {
     let cells: String = columns.iter().map(|text| format!("{text:>CELL_CHARS$}")).collect();
     format!("\n{:<NAME_CHARS$}{cells}", "")
 }
 
-fn row(name: &str, cells: impl IntoIterator<Item = Option<f64>>) -> String {
+/// A line of a table: `-` where a figure is absent.
+pub(super) fn row(name: &str, cells: impl IntoIterator<Item = Option<f64>>) -> String {
     let cells = cells.into_iter().map(|cell| cell.map_or_else(|| "-".to_owned(), short));
     let cells: String = cells.map(|text| format!("{text:>CELL_CHARS$}")).collect();
     format!("{name:<NAME_CHARS$}{cells}")

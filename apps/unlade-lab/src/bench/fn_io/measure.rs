@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use unlade_fn_model::isolation::Usage;
 
 use super::catalogue::{Mode, Subject};
@@ -129,6 +129,15 @@ pub struct Rounds {
     pub warm: usize,
 }
 
+/// A bar of progress.
+pub fn bar(length: usize) -> ProgressBar {
+    let progress = ProgressBar::new(length as u64);
+    if let Ok(style) = ProgressStyle::with_template("{msg:40} [{bar:30}] {pos}/{len}") {
+        progress.set_style(style);
+    }
+    progress
+}
+
 /// Measures: rounds of windows, the modes of a subject one after the other in an order that rotates.
 ///
 /// # Errors
@@ -204,7 +213,10 @@ pub fn window(
 }
 
 /// Waits until a function has no instance: its next one is started from the template.
-fn without_instances(node: &Node, caller: &mut Caller, function: &str) -> Result<()> {
+///
+/// # Errors
+/// An idle instance does not go in time.
+pub(super) fn without_instances(node: &Node, caller: &mut Caller, function: &str) -> Result<()> {
     let begin = Instant::now();
     while node.state(caller)?.instances_of(function).next().is_some() {
         if begin.elapsed() > GONE_WAIT {
@@ -215,8 +227,8 @@ fn without_instances(node: &Node, caller: &mut Caller, function: &str) -> Result
     Ok(())
 }
 
-/// The one instance of a function, and what it uses.
-fn usage(state: &State, function: &str) -> Option<(u64, Usage)> {
+/// The one instance of a function, and what it uses; `None` of none or several.
+pub(super) fn usage(state: &State, function: &str) -> Option<(u64, Usage)> {
     let mut found = state.instances_of(function);
     let instance = found.next()?;
     match found.next() {
@@ -226,7 +238,8 @@ fn usage(state: &State, function: &str) -> Option<(u64, Usage)> {
     }
 }
 
-fn cpu(
+/// Processor time of an invocation between two states; `None` if the instance was not the same.
+pub(super) fn cpu(
     before: &State,
     after: &State,
     function: &str,

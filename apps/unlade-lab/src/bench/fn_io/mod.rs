@@ -6,6 +6,7 @@
 //! - [`objects`]: inputs are put, every output is compared;
 //! - [`measure`]: rounds of starts and warm invocations; [`figures`]: medians and ratios;
 //! - [`wasm`]: one function as WebAssembly, beside ours;
+//! - [`services`]: functions that call services other than S3; [`service`]: the server that they ask;
 //! - [`workers`]: memory of I/O workers, one a tenant and one for all;
 //! - [`starts`]: start times and memory of instances, without a gateway;
 //! - [`density`]: how many instances a node carries, under the load of a synthetic trace;
@@ -21,6 +22,8 @@ pub mod measure;
 pub mod node;
 pub mod objects;
 pub mod place;
+pub mod service;
+pub mod services;
 pub mod starts;
 pub mod wasm;
 pub mod workers;
@@ -31,7 +34,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use self::backend::Backend;
 use self::catalogue::{Mode, Subject};
@@ -41,7 +43,7 @@ use self::lines::About;
 use self::measure::{Field, Rounds, Windows};
 use self::node::Node;
 use self::objects::{Expected, Objects};
-use self::place::{LONG_KEEP_ALIVE, Place, SHORT_KEEP_ALIVE};
+use self::place::{LONG_KEEP_ALIVE, Packages, Place, SHORT_KEEP_ALIVE};
 use self::wasm::Seen;
 use super::record::Sink;
 use unlade_command::output::line;
@@ -64,6 +66,8 @@ const AFTER_HELP: &str = "\
 Examples:
   unlade-lab bench fn --quick --json fn.jsonl
   unlade-lab bench fn --only template,map --no-density
+  unlade-lab bench fn --services --quick       # boto3's DynamoDB and SQS, stock beside offload
+  unlade-lab bench fn --services --only get-item
   unlade-lab bench fn --workers --rounds 3     # per-tenant and shared workers, 1 to 16 tenants
   unlade-lab bench fn --starts --rounds 50     # time from a template to the instance, and its memory
   unlade-lab bench fn --backend qemu --quick   # a smaller mix, without tcp";
@@ -108,6 +112,9 @@ pub struct FnArgs {
     /// Only the start times and memory of instances, without a gateway; needs root
     #[arg(long, conflicts_with = "workers")]
     starts: bool,
+    /// Only functions that call services other than S3, with and without offload
+    #[arg(long, conflicts_with_all = ["workers", "starts", "modes", "backend"])]
+    services: bool,
     /// Seed of inputs and arrivals
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -184,6 +191,11 @@ pub fn run(args: &FnArgs) -> Result<()> {
         };
         return starts::run(args.backend, &guest, rounds, &mut sink);
     }
+    if args.services {
+        let mut sink = Sink::new("fn", args.json.as_deref(), args.seed)?;
+        let packages = Packages::prepare(&workloads)?;
+        return services::run(&args.only, &packages, effort.rounds, &mut sink);
+    }
     let place = Place::prepare(&workloads, args.seed)?;
     let subjects = chosen(args, catalogue::subjects(&place.description)?)?;
     let modes = chosen_modes(args)?;
@@ -242,14 +254,6 @@ fn chosen_modes(args: &FnArgs) -> Result<Vec<Mode>> {
     Ok(Mode::ALL.into_iter().filter(is_wanted).collect())
 }
 
-fn bar(length: usize) -> ProgressBar {
-    let progress = ProgressBar::new(length as u64);
-    if let Ok(style) = ProgressStyle::with_template("{msg:40} [{bar:30}] {pos}/{len}") {
-        progress.set_style(style);
-    }
-    progress
-}
-
 /// One node with every function in every mode; starts and warm invocations in rounds.
 fn interleaved<'s>(
     args: &FnArgs,
@@ -273,7 +277,7 @@ fn interleaved<'s>(
     if usable.is_empty() {
         bail!("no function works here; the gateway's log says:\n{}", node.said());
     }
-    let progress = bar(effort.rounds.rounds * usable.len());
+    let progress = measure::bar(effort.rounds.rounds * usable.len());
     let windows = measure::rounds(&mut field, &usable, effort.rounds, &progress);
     progress.finish_and_clear();
     let windows = windows.with_context(|| format!("the gateway's log: {}", node.said()))?;

@@ -16,7 +16,7 @@ use unlade_fn_model::isolation::Usage;
 
 use super::catalogue::Mode;
 use super::http::{Answer, Caller};
-use super::place::Place;
+use super::place::{Packages, Place};
 use crate::lab::process::{cpu_ns, log_tail};
 
 /// How long a drain may take.
@@ -140,7 +140,7 @@ impl Node {
     /// It does not start; with what it said.
     pub fn start(home: &Path, functions: &Path, place: &Place) -> Result<Node> {
         let state = home.join("state");
-        let text = settings_text(&state, functions, &place.interpreter, &place.packages);
+        let text = settings_text(&state, functions, &place.packages);
         Node::spawn(home, &state, &text)
     }
 
@@ -240,7 +240,7 @@ impl Drop for Node {
     }
 }
 
-fn settings_text(state: &Path, functions: &Path, python: &Path, packages: &Path) -> String {
+fn settings_text(state: &Path, functions: &Path, packages: &Packages) -> String {
     let quoted = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
     let mut text = format!(
         "listen = \"127.0.0.1:0\"\nstore_listen = \"127.0.0.1:0\"\nstate = {}\nfunctions = {}\npython = {}\n\
@@ -248,8 +248,8 @@ fn settings_text(state: &Path, functions: &Path, python: &Path, packages: &Path)
          packages = [{}]\nmemory_max = \"1TiB\"\ninstances_max = 10000\n[log]\nlevel = \"warn\"\n",
         quoted(state),
         quoted(functions),
-        quoted(python),
-        quoted(packages),
+        quoted(&packages.interpreter),
+        quoted(&packages.directory),
     );
     for mode in Mode::ALL {
         text.push_str(&format!("[tenant.{}]\nmodes = [{:?}]\n", mode.name(), mode.manifest()));
@@ -285,9 +285,18 @@ pub struct Invoked {
 /// # Errors
 /// It fails; with what it said.
 pub fn invoke(caller: &mut Caller, function: &str, event: &[u8]) -> Result<Invoked> {
+    answered(caller, function, event).map(|(invoked, _)| invoked)
+}
+
+/// Invokes a function, and returns its answer's bytes as well.
+///
+/// # Errors
+/// It fails; with what it said.
+pub fn answered(caller: &mut Caller, function: &str, event: &[u8]) -> Result<(Invoked, Vec<u8>)> {
     let path = format!("/2015-03-31/functions/{function}/invocations");
     let answer = caller.ask("POST", &path, event)?;
-    understood(&answer).with_context(|| function.to_owned())
+    let invoked = understood(&answer).with_context(|| function.to_owned())?;
+    Ok((invoked, answer.body))
 }
 
 fn understood(answer: &Answer) -> Result<Invoked> {
@@ -359,8 +368,9 @@ mod tests {
                     export AWS_SECRET_ACCESS_KEY=b\n";
         assert_eq!(access(text).unwrap().endpoint, "http://127.0.0.1:9");
         assert_eq!(access("export A=b\n"), None);
-        let text =
-            settings_text(Path::new("/s"), Path::new("/f"), Path::new("/y"), Path::new("/p"));
+        let packages =
+            Packages { python: "/v".into(), interpreter: "/y".into(), directory: "/p".into() };
+        let text = settings_text(Path::new("/s"), Path::new("/f"), &packages);
         let config: unlade_fn_gateway::GatewayConfig =
             unlade_config::parse(&text, "fn.toml").unwrap();
         config.check().unwrap();

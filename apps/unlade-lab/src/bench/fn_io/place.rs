@@ -18,18 +18,48 @@ pub const SHORT_KEEP_ALIVE: &str = "300ms";
 /// How long where a population is to stay.
 pub const LONG_KEEP_ALIVE: &str = "1h";
 
+/// The packages that functions need, and the interpreters.
+#[derive(Clone, Debug)]
+pub struct Packages {
+    /// The interpreter of the environment that has them.
+    pub python: PathBuf,
+    /// The interpreter that it was made of, which instances have.
+    pub interpreter: PathBuf,
+    pub directory: PathBuf,
+}
+
+impl Packages {
+    /// Prepares them once: `workloads` is the directory `tests/workloads`.
+    ///
+    /// # Errors
+    /// They cannot be had.
+    pub fn prepare(workloads: &Path) -> Result<Packages> {
+        let venv = said(Command::new(resolved(workloads)?.join("prepare")))?;
+        let python = Path::new(venv.trim()).join("bin/python");
+        let asked = |expression: &str| -> Result<PathBuf> {
+            let mut command = Command::new(&python);
+            command.args(["-c", &format!("import os, sys, sysconfig; print({expression})")]);
+            Ok(PathBuf::from(said(command)?.trim()))
+        };
+        let interpreter = asked("os.path.realpath(sys.executable)")?;
+        let directory = asked("sysconfig.get_path('purelib')")?;
+        Ok(Packages { python, interpreter, directory })
+    }
+}
+
+fn resolved(workloads: &Path) -> Result<PathBuf> {
+    fs::canonicalize(workloads).with_context(|| {
+        format!("{}: name the directory `tests/workloads` by --workloads", workloads.display())
+    })
+}
+
 /// A directory that is removed afterwards, and what is in it.
 #[derive(Debug)]
 pub struct Place {
     root: PathBuf,
     /// The functions' sources.
     workloads: PathBuf,
-    /// The interpreter of the environment that has their packages.
-    python: PathBuf,
-    /// The interpreter that it was made of, which instances have.
-    pub interpreter: PathBuf,
-    /// Where the packages are.
-    pub packages: PathBuf,
+    pub packages: Packages,
     /// The output of `inputs.py`.
     pub description: Value,
 }
@@ -46,24 +76,12 @@ impl Place {
     /// # Errors
     /// The packages cannot be had, or there is no room.
     pub fn prepare(workloads: &Path, seed: u64) -> Result<Place> {
-        let workloads = fs::canonicalize(workloads).with_context(|| {
-            format!("{}: name the directory `tests/workloads` by --workloads", workloads.display())
-        })?;
-        let venv = said(Command::new(workloads.join("prepare")))?;
-        let venv = PathBuf::from(venv.trim());
-        let python = venv.join("bin/python");
-        let asked = |expression: &str| -> Result<PathBuf> {
-            let mut command = Command::new(&python);
-            command.args(["-c", &format!("import os, sys, sysconfig; print({expression})")]);
-            Ok(PathBuf::from(said(command)?.trim()))
-        };
-        let interpreter = asked("os.path.realpath(sys.executable)")?;
-        let packages = asked("sysconfig.get_path('purelib')")?;
+        let workloads = resolved(workloads)?;
+        let packages = Packages::prepare(&workloads)?;
         let root = std::env::temp_dir().join(format!("unlade-bench-fn-{}", std::process::id()));
         fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
-        let mut place =
-            Place { root, workloads, python, interpreter, packages, description: Value::Null };
-        let mut make = Command::new(&place.python);
+        let mut place = Place { root, workloads, packages, description: Value::Null };
+        let mut make = Command::new(place.python());
         make.arg(place.workloads.join("inputs.py")).arg("--out").arg(place.inputs());
         said({
             make.args(["--seed", &seed.to_string()]);
@@ -86,7 +104,7 @@ impl Place {
 
     /// The interpreter of the environment that has the packages.
     pub fn python(&self) -> &Path {
-        &self.python
+        &self.packages.python
     }
 
     /// The directory `tests/workloads`.
@@ -112,7 +130,7 @@ impl Place {
     /// # Errors
     /// Which are wrong.
     pub fn check(&self, outputs: &Path, names: &[&str]) -> Result<()> {
-        let mut check = Command::new(&self.python);
+        let mut check = Command::new(self.python());
         check.arg(self.workloads.join("check.py"));
         check.arg("--inputs").arg(self.inputs()).arg("--outputs").arg(outputs);
         check.arg("--only").args(names);
@@ -141,7 +159,7 @@ impl Place {
             fs::write(target.join("function.toml"), manifest.to_string())?;
         }
         // Instances see their code read-only, and would each compile it anew.
-        let mut compile = Command::new(&self.python);
+        let mut compile = Command::new(self.python());
         compile.args(["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]);
         compile.arg(&directory);
         said(compile)?;

@@ -14,6 +14,7 @@ mod settings;
 mod sources;
 mod tags;
 mod update;
+mod urls;
 mod versions;
 mod view;
 
@@ -135,6 +136,11 @@ async fn act(kind: OperationKind, call: Call<'_>) -> Result<Reply, Refusal> {
         Kind::ListEventSourceMappings => sources::list(&call),
         Kind::UpdateEventSourceMapping => sources::update(call).await,
         Kind::DeleteEventSourceMapping => sources::delete(&call).await,
+        Kind::CreateFunctionUrlConfig => urls::create(call).await,
+        Kind::GetFunctionUrlConfig => urls::get(&call),
+        Kind::UpdateFunctionUrlConfig => urls::update(call).await,
+        Kind::DeleteFunctionUrlConfig => urls::delete(&call).await,
+        Kind::ListFunctionUrlConfigs => urls::list(&call),
         Kind::GetAccountSettings => Ok(account::settings(&call)),
         Kind::GetFunctionCodeSigningConfig => account::code_signing(&call),
     }

@@ -61,6 +61,11 @@ kinds! {
     ListEventSourceMappings,
     UpdateEventSourceMapping,
     DeleteEventSourceMapping,
+    CreateFunctionUrlConfig,
+    GetFunctionUrlConfig,
+    UpdateFunctionUrlConfig,
+    DeleteFunctionUrlConfig,
+    ListFunctionUrlConfigs,
     GetAccountSettings,
     GetFunctionCodeSigningConfig,
 }
@@ -174,6 +179,11 @@ fn of_later_versions(method: &str, version: &str, last: &str) -> Option<Kind> {
         ("POST", "2019-09-25", "event-invoke-config") => Kind::UpdateFunctionEventInvokeConfig,
         ("GET", "2019-09-25", "event-invoke-config") => Kind::GetFunctionEventInvokeConfig,
         ("DELETE", "2019-09-25", "event-invoke-config") => Kind::DeleteFunctionEventInvokeConfig,
+        ("POST", "2021-10-31", "url") => Kind::CreateFunctionUrlConfig,
+        ("GET", "2021-10-31", "url") => Kind::GetFunctionUrlConfig,
+        ("PUT", "2021-10-31", "url") => Kind::UpdateFunctionUrlConfig,
+        ("DELETE", "2021-10-31", "url") => Kind::DeleteFunctionUrlConfig,
+        ("GET", "2021-10-31", "urls") => Kind::ListFunctionUrlConfigs,
         ("GET", "2020-06-30", "code-signing-config") => Kind::GetFunctionCodeSigningConfig,
         _ => return None,
     })
@@ -186,6 +196,7 @@ pub fn example(kind: Kind) -> (&'static str, &'static str) {
     const ARN: &str = "/2017-03-31/tags/arn:aws:lambda:us-east-1:000000000000:function:victim";
     const EVENTS: &str = "/2019-09-25/functions/victim/event-invoke-config";
     const MAPPING: &str = "/2015-03-31/event-source-mappings/mapping-of-victim";
+    const URL: &str = "/2021-10-31/functions/victim/url";
     const LATER: &str = "/2019-09-30/functions/victim/provisioned-concurrency?Qualifier=1";
     match kind {
         Kind::CreateFunction => ("POST", "/2015-03-31/functions"),
@@ -228,6 +239,11 @@ pub fn example(kind: Kind) -> (&'static str, &'static str) {
         Kind::GetEventSourceMapping => ("GET", MAPPING),
         Kind::UpdateEventSourceMapping => ("PUT", MAPPING),
         Kind::DeleteEventSourceMapping => ("DELETE", MAPPING),
+        Kind::CreateFunctionUrlConfig => ("POST", URL),
+        Kind::GetFunctionUrlConfig => ("GET", URL),
+        Kind::UpdateFunctionUrlConfig => ("PUT", URL),
+        Kind::DeleteFunctionUrlConfig => ("DELETE", URL),
+        Kind::ListFunctionUrlConfigs => ("GET", "/2021-10-31/functions/victim/urls"),
         Kind::GetAccountSettings => ("GET", "/2016-08-19/account-settings"),
         Kind::GetFunctionCodeSigningConfig => {
             ("GET", "/2020-06-30/functions/victim/code-signing-config")

@@ -1,6 +1,6 @@
 //! `AWS::S3::Bucket` and `AWS::S3::BucketPolicy`, in the tenant's store, by its worker.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::outcome::{Done, Failed};
 use super::properties::{only, required, typed};
@@ -12,11 +12,13 @@ use crate::service_request::of_store;
 pub const PROPERTIES: &[&str] = &[
     "BucketEncryption",
     "BucketName",
+    "NotificationConfiguration",
     "OwnershipControls",
     "PublicAccessBlockConfiguration",
     "Tags",
     "VersioningConfiguration",
 ];
+const NOTIFICATIONS: &str = "NotificationConfiguration";
 pub const POLICY: &[&str] = &["Bucket", "PolicyDocument"];
 pub const ADVICE: &str =
     "Make a bucket with it outside of the stack, and give its name as a parameter";
@@ -46,7 +48,8 @@ async fn set(
 ) -> Result<(), Failed> {
     match ask(task, operation, parameters).await {
         Ok(_) => Ok(()),
-        Err(error) if is_not_served(&error) => {
+        // A stack whose functions are never invoked is none.
+        Err(error) if is_not_served(&error) && property != NOTIFICATIONS => {
             task.note(format!("{property} has no effect: the store does not serve {operation}"));
             Ok(())
         }
@@ -66,6 +69,38 @@ fn check_encryption(properties: &Value) -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// The configuration of notifications for the store, from that of CloudFormation.
+fn notifications(own: &Value) -> Result<Value, Failed> {
+    let mut all = Map::new();
+    for (list, target, of_store, of_target) in [
+        ("LambdaConfigurations", "Function", "LambdaFunctionConfigurations", "LambdaFunctionArn"),
+        ("QueueConfigurations", "Queue", "QueueConfigurations", "QueueArn"),
+        ("TopicConfigurations", "Topic", "TopicConfigurations", "TopicArn"),
+    ] {
+        let Some(configurations) = own.get(list).and_then(Value::as_array) else { continue };
+        let one = |one: &Value| {
+            let (Some(event), Some(arn)) = (one.get("Event"), one.get(target)) else {
+                let why = format!("{NOTIFICATIONS}: a member of {list} needs Event and {target}");
+                return Err(Failed::new(why));
+            };
+            let mut of_one = json!({"Events": [event], of_target: arn});
+            if let Some(rules) = one.pointer("/Filter/S3Key/Rules") {
+                of_one["Filter"] = json!({"Key": {"FilterRules": rules}});
+            }
+            Ok(of_one)
+        };
+        let made: Result<Vec<Value>, Failed> = configurations.iter().map(one).collect();
+        all.insert(of_store.to_owned(), made?.into());
+    }
+    if let Some(bridge) = own.get("EventBridgeConfiguration") {
+        let enabled = bridge.get("EventBridgeEnabled");
+        if enabled.is_none_or(|enabled| *enabled == true || *enabled == "true") {
+            all.insert("EventBridgeConfiguration".to_owned(), json!({}));
+        }
+    }
+    Ok(Value::Object(all))
 }
 
 /// The settings of a bucket, with the operation and its parameters.
@@ -88,6 +123,10 @@ fn settings(
     if let Some(versions) = own.get("VersioningConfiguration") {
         let parameters = json!({"Bucket": bucket, "VersioningConfiguration": versions});
         all.push(("VersioningConfiguration", "PutBucketVersioning", parameters));
+    }
+    if let Some(own) = own.get(NOTIFICATIONS) {
+        let parameters = json!({"Bucket": bucket, NOTIFICATIONS: notifications(own)?});
+        all.push((NOTIFICATIONS, "PutBucketNotificationConfiguration", parameters));
     }
     if let Some(block) = own.get("PublicAccessBlockConfiguration") {
         let parameters = json!({"Bucket": bucket, "PublicAccessBlockConfiguration": block});
@@ -181,6 +220,10 @@ pub async fn update(
         let parameters =
             json!({"Bucket": bucket, "VersioningConfiguration": {"Status": "Suspended"}});
         set(task, ("VersioningConfiguration", "PutBucketVersioning"), &parameters).await?;
+    }
+    if before.get(NOTIFICATIONS).is_some() && after.get(NOTIFICATIONS).is_none() {
+        let parameters = json!({"Bucket": bucket, NOTIFICATIONS: {}});
+        set(task, (NOTIFICATIONS, "PutBucketNotificationConfiguration"), &parameters).await?;
     }
     for (property, operation, parameters) in new {
         set(task, (property, operation), &parameters).await?;
@@ -307,6 +350,28 @@ mod tests {
         let other = json!({"Effect": "Deny", "Principal": "*", "Action": "*", "Resource": "*"});
         two["Statement"].as_array_mut().unwrap().push(other);
         assert!(!only_demands_tls(&two) && !only_demands_tls(&json!({"Statement": []})));
+    }
+
+    #[test]
+    fn notifications_are_those_of_the_store() {
+        let own = json!({
+            "LambdaConfigurations": [
+                {"Event": "s3:ObjectCreated:*", "Function": "arn:f",
+                 "Filter": {"S3Key": {"Rules": [{"Name": "suffix", "Value": ".jpg"}]}}},
+                {"Event": "s3:ObjectRemoved:*", "Function": "arn:g"}],
+            "QueueConfigurations": [{"Event": "e", "Queue": "arn:q"}],
+            "EventBridgeConfiguration": {"EventBridgeEnabled": false}});
+        let due = json!({
+            "LambdaFunctionConfigurations": [
+                {"Events": ["s3:ObjectCreated:*"], "LambdaFunctionArn": "arn:f",
+                 "Filter": {"Key": {"FilterRules": [{"Name": "suffix", "Value": ".jpg"}]}}},
+                {"Events": ["s3:ObjectRemoved:*"], "LambdaFunctionArn": "arn:g"}],
+            "QueueConfigurations": [{"Events": ["e"], "QueueArn": "arn:q"}]});
+        assert_eq!(notifications(&own).unwrap(), due);
+        let bridge = json!({"EventBridgeConfiguration": {}});
+        assert_eq!(notifications(&bridge).unwrap(), json!({"EventBridgeConfiguration": {}}));
+        let wrong = json!({"LambdaConfigurations": [{"Event": "e"}]});
+        assert!(notifications(&wrong).unwrap_err().reason.contains("Function"));
     }
 
     #[test]

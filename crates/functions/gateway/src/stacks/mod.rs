@@ -11,6 +11,7 @@ pub mod driver;
 pub mod file;
 pub mod form;
 mod function;
+mod http_api;
 pub mod identities;
 #[cfg(test)]
 mod killed;
@@ -28,5 +29,6 @@ mod table;
 pub mod task;
 pub mod tenant_stacks;
 mod topic;
+mod url;
 
 pub use service::StackService;

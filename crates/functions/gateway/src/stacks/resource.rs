@@ -5,7 +5,7 @@ use unlade_fn_stacks::{Outcome, Work};
 
 use super::outcome::{Done, Failed};
 use super::task::Task;
-use super::{bucket, function, lambda, log_group, queue, role, table, topic};
+use super::{bucket, function, http_api, lambda, log_group, queue, role, table, topic, url};
 
 /// Types whose resources can be deleted by their names.
 const NAMED: [&str; 6] = [
@@ -77,6 +77,11 @@ async fn create(task: &Task<'_>, name: &str, properties: &Value) -> Result<Done,
         "AWS::SQS::Queue" => queue::create(task, name, properties).await,
         "AWS::SNS::Topic" => topic::create(task, name, properties).await,
         "AWS::DynamoDB::Table" => table::create(task, name, properties).await,
+        "AWS::Lambda::Url" => url::create(task, properties).await,
+        "AWS::ApiGatewayV2::Api" => http_api::create_api(task, properties).await,
+        "AWS::ApiGatewayV2::Integration" => http_api::put_integration(task, None, properties).await,
+        "AWS::ApiGatewayV2::Route" => http_api::put_route(task, None, properties).await,
+        "AWS::ApiGatewayV2::Stage" => http_api::put_stage(task, properties, true).await,
         _ => Err(unknown(task)),
     }
 }
@@ -106,6 +111,13 @@ async fn update(
         "AWS::SQS::Queue" => queue::update(task, id, both).await,
         "AWS::SNS::Topic" => topic::update(task, id, both).await,
         "AWS::DynamoDB::Table" => table::update(task, id, both).await,
+        "AWS::Lambda::Url" => url::update(task, id, properties).await,
+        "AWS::ApiGatewayV2::Api" => http_api::update_api(task, id, properties).await,
+        "AWS::ApiGatewayV2::Integration" => {
+            http_api::put_integration(task, Some(id), properties).await
+        }
+        "AWS::ApiGatewayV2::Route" => http_api::put_route(task, Some(id), properties).await,
+        "AWS::ApiGatewayV2::Stage" => http_api::put_stage(task, properties, false).await,
         _ => Err(unknown(task)),
     }
 }
@@ -126,6 +138,13 @@ async fn delete(task: &Task<'_>, id: &str, properties: &Value) -> Result<(), Fai
         "AWS::SQS::Queue" => queue::delete(task, id).await,
         "AWS::SNS::Topic" => topic::delete(task, id).await,
         "AWS::DynamoDB::Table" => table::delete(task, id).await,
+        "AWS::Lambda::Url" => url::delete(task, id).await,
+        "AWS::ApiGatewayV2::Api" => http_api::delete_api(task, id).await,
+        "AWS::ApiGatewayV2::Integration" => {
+            http_api::delete_integration(task, id, properties).await
+        }
+        "AWS::ApiGatewayV2::Route" => http_api::delete_route(task, id, properties).await,
+        "AWS::ApiGatewayV2::Stage" => http_api::delete_stage(task, id, properties).await,
         _ => Err(unknown(task)),
     }
 }

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use unlade_fn_stacks::template::Template;
 
-use super::{bucket, log_group, queue, role, table, topic};
+use super::{bucket, http_api, log_group, queue, role, table, topic, url};
 
 const OF_API: &str = "Lambda's API at this server does not serve it";
 const FUNCTION: &[&str] = &[
@@ -70,6 +70,11 @@ fn known(kind: &str) -> Option<(Vec<&'static str>, &'static str)> {
         "AWS::S3::BucketPolicy" => (bucket::POLICY.to_vec(), bucket::ADVICE),
         "AWS::SQS::Queue" => (queue::known(), queue::ADVICE),
         "AWS::SNS::Topic" => (topic::known(), topic::ADVICE),
+        "AWS::Lambda::Url" => (url::PROPERTIES.to_vec(), url::ADVICE),
+        "AWS::ApiGatewayV2::Api" => (http_api::API.to_vec(), http_api::ADVICE),
+        "AWS::ApiGatewayV2::Integration" => (http_api::INTEGRATION.to_vec(), http_api::ADVICE),
+        "AWS::ApiGatewayV2::Route" => (http_api::ROUTE.to_vec(), http_api::ADVICE),
+        "AWS::ApiGatewayV2::Stage" => (http_api::STAGE.to_vec(), http_api::ADVICE),
         "AWS::DynamoDB::Table" => (table::PROPERTIES.to_vec(), table::ADVICE),
         _ => return None,
     })

@@ -1,6 +1,6 @@
 //! The life cycle of functions, as Lambda's API has it: versions, aliases, concurrency, tags, resource
-//! policies, configurations of asynchronous invocations, and event sources. A [`Record`] is the durable state of one function; its methods are the
-//! operations that change it.
+//! policies, URLs, configurations of asynchronous invocations, and event sources. A [`Record`] is the durable
+//! state of one function; its methods are the operations that change it.
 //!
 //! Sans-IO: the time, random revision identifiers and random draws are inputs ([`Stamp`],
 //! [`Record::choose`]).
@@ -17,6 +17,8 @@ pub mod record;
 pub mod reference;
 pub mod sources;
 pub mod tags;
+pub mod url;
+pub mod urls;
 pub mod version;
 
 pub use alias::{Alias, AliasChange};
@@ -25,6 +27,7 @@ pub use page::{Page, page};
 pub use policy::{ResourcePolicy, Statement};
 pub use record::{Edition, Provisioned, Publication, Record, Stamp};
 pub use reference::{Qualifier, Reference, arn};
+pub use url::{FunctionUrl, UrlAuth, UrlChange};
 pub use version::Version;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Alias, EventConfig, Qualifier, ResourcePolicy, Version};
+use super::{Alias, EventConfig, FunctionUrl, Qualifier, ResourcePolicy, Version};
 use crate::Manifest;
 use crate::destination::Target;
 use crate::lambda::Refusal;
@@ -113,6 +113,9 @@ pub struct Record {
     /// Queues that feed the function, by UUID.
     #[serde(default)]
     pub sources: BTreeMap<String, Mapping>,
+    /// URLs, by alias; that of the function itself has an empty one.
+    #[serde(default)]
+    pub urls: BTreeMap<String, FunctionUrl>,
 }
 
 /// Refuses a change of another revision than the current one.
@@ -143,6 +146,7 @@ impl Record {
             policies: BTreeMap::new(),
             event_configs: BTreeMap::new(),
             sources: BTreeMap::new(),
+            urls: BTreeMap::new(),
         }
     }
 
@@ -251,11 +255,12 @@ impl Record {
         Ok(())
     }
 
-    /// Removes the policy, the provisioned concurrency and the event configuration of a qualifier.
+    /// Removes the policy, the provisioned concurrency, the event configuration and the URL of a qualifier.
     pub(super) fn forget(&mut self, qualifier: &str) {
         self.policies.remove(qualifier);
         self.provisioned.remove(qualifier);
         self.event_configs.remove(qualifier);
+        self.urls.remove(qualifier);
     }
 
     /// The numbers of the directories that its editions use.

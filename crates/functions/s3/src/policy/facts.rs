@@ -56,6 +56,7 @@ const OF_INVOCATION: &[&str] = &[
     "aws:SourceIp",
     "aws:username",
     "lambda:FunctionArn",
+    "lambda:FunctionUrlAuthType",
     "lambda:InvokedViaFunctionUrl",
 ];
 

@@ -21,6 +21,8 @@ pub enum Principal<'a> {
     },
     /// A service: `s3.amazonaws.com`.
     Service(&'a str),
+    /// A caller without an identity, at a function URL.
+    Anonymous,
 }
 
 /// See the [module](self).
@@ -66,9 +68,10 @@ impl ResourcePolicy {
 impl Principals {
     fn have(&self, principal: Principal<'_>) -> bool {
         match (self, principal) {
-            // Everyone with an identity; services have to be named.
-            (Principals::Every, Principal::Identity { .. }) => true,
+            // Everyone but services, which have to be named.
+            (Principals::Every, Principal::Identity { .. } | Principal::Anonymous) => true,
             (Principals::Every, Principal::Service(_)) => false,
+            (Principals::Some { .. }, Principal::Anonymous) => false,
             (Principals::Some { services, .. }, Principal::Service(name)) => {
                 services.iter().any(|own| own == name)
             }
@@ -123,20 +126,21 @@ mod tests {
 
     #[test]
     fn a_principal_is_named_by_arn_account_or_service() {
-        for (principals, shop, s3) in [
-            (json!("*"), true, false),
-            (json!({"AWS": "*"}), true, false),
-            (json!({"AWS": "arn:aws:iam::000000000000:user/shop"}), true, false),
-            (json!({"AWS": ["000000000000"]}), true, false),
-            (json!({"AWS": "arn:aws:iam::000000000000:root"}), true, false),
-            (json!({"AWS": "arn:aws:iam::000000000000:user/*"}), false, false),
-            (json!({"AWS": "arn:aws:iam::111111111111:root"}), false, false),
-            (json!({"Service": "s3.amazonaws.com"}), false, true),
-            (json!({"Service": ["sns.amazonaws.com"]}), false, false),
+        for (principals, shop, s3, anonymous) in [
+            (json!("*"), true, false, true),
+            (json!({"AWS": "*"}), true, false, true),
+            (json!({"AWS": "arn:aws:iam::000000000000:user/shop"}), true, false, false),
+            (json!({"AWS": ["000000000000"]}), true, false, false),
+            (json!({"AWS": "arn:aws:iam::000000000000:root"}), true, false, false),
+            (json!({"AWS": "arn:aws:iam::000000000000:user/*"}), false, false, false),
+            (json!({"AWS": "arn:aws:iam::111111111111:root"}), false, false, false),
+            (json!({"Service": "s3.amazonaws.com"}), false, true, false),
+            (json!({"Service": ["sns.amazonaws.com"]}), false, false, false),
         ] {
             let none = Facts::default();
             let is = |who| decision(principals.clone(), json!({}), who, &none) == Decision::Allowed;
-            assert_eq!((is(SHOP), is(S3)), (shop, s3), "{principals}");
+            let found = (is(SHOP), is(S3), is(Principal::Anonymous));
+            assert_eq!(found, (shop, s3, anonymous), "{principals}");
         }
     }
 

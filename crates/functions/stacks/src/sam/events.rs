@@ -1,4 +1,4 @@
-//! The events of a function: queues of SQS. The advice for other ones.
+//! The queues of SQS among the events of a function. The advice for events that are not supported.
 
 use serde_json::{Map, Value};
 
@@ -45,22 +45,19 @@ pub(super) fn mapping(
 
 fn advice(kind: &str) -> &'static str {
     match kind {
-        "Api" | "HttpApi" | "WebSocketApi" | "AlexaSkill" => {
-            "this server has no API Gateway: remove the event, and invoke the function by Lambda's Invoke API"
-        }
-        "S3" => {
-            "this server's store sends no notifications: remove the event, and use a queue (SQS) that your \
-             store or program fills"
+        "Api" => "this server has no REST APIs: use HttpApi, or FunctionUrlConfig",
+        "WebSocketApi" | "AlexaSkill" => {
+            "this server has no such callers: use HttpApi, or FunctionUrlConfig"
         }
         "Schedule" | "ScheduleV2" => {
             "this server has no scheduler: remove the event, and invoke the function from cron or a timer"
         }
         "SNS" | "EventBridgeRule" | "CloudWatchEvent" | "CloudWatchLogs" | "IoTRule" => {
-            "no such service invokes functions here: remove the event, and use a queue (SQS)"
+            "no such service invokes functions here: remove the event, and use a queue (SQS) or a bucket (S3)"
         }
         "DynamoDB" | "Kinesis" | "MSK" | "MQ" | "SelfManagedKafka" | "DocumentDB" => {
-            "functions are fed by queues only: remove the event, and use a queue (SQS)"
+            "functions are fed by queues and buckets only: remove the event, and use SQS or S3"
         }
-        _ => "use SQS",
+        _ => "use SQS, S3 or HttpApi",
     }
 }

@@ -4,8 +4,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::base::{Generated, invalid, static_text};
+use super::notifications::{self, Notification, Target};
 use super::role::{self, Policies};
-use super::{events, globals};
+use super::{events, globals, http_api};
 use crate::error::Failure;
 
 /// Properties that the function of Lambda has by the same name.
@@ -26,7 +27,7 @@ const SAME: [&str; 14] = [
     "VpcConfig",
 ];
 /// Properties that are read otherwise.
-const OTHER: [&str; 20] = [
+const OTHER: [&str; 21] = [
     "AssumeRolePolicyDocument",
     "AutoPublishAlias",
     "AutoPublishAliasAllProperties",
@@ -36,6 +37,7 @@ const OTHER: [&str; 20] = [
     "Environment",
     "EventInvokeConfig",
     "Events",
+    "FunctionUrlConfig",
     "InlineCode",
     "KmsKeyArn",
     "PermissionsBoundary",
@@ -61,6 +63,16 @@ struct Expansion<'a> {
     parameters: &'a Map<String, Value>,
     /// The generated resources.
     made: Vec<(String, Value)>,
+    /// Routes of HTTP APIs to the function.
+    routes: Vec<http_api::Event>,
+}
+
+/// A function that was expanded.
+pub(super) struct Expanded {
+    /// Its resources.
+    pub resources: Vec<(String, Value)>,
+    /// Routes of HTTP APIs to it.
+    pub routes: Vec<http_api::Event>,
 }
 
 /// Expands a function.
@@ -72,8 +84,8 @@ pub(super) fn expand(
     resource: &Value,
     globals: &Map<String, Value>,
     parameters: &Map<String, Value>,
-    generated: &mut Generated,
-) -> Result<Vec<(String, Value)>, Failure> {
+    (generated, notifications): (&mut Generated, &mut Vec<Notification>),
+) -> Result<Expanded, Failure> {
     let Value::Object(resource) = resource else {
         return Err(invalid(id, "it must be a mapping"));
     };
@@ -81,21 +93,23 @@ pub(super) fn expand(
     let own = resource.get("Properties").unwrap_or(&empty).as_object();
     let own = own.ok_or_else(|| invalid(id, "Properties must be a mapping"))?;
     let properties = globals::merged(globals, own);
-    let mut expansion = Expansion { id, resource, properties, parameters, made: Vec::new() };
+    let (made, routes) = (Vec::new(), Vec::new());
+    let mut expansion = Expansion { id, resource, properties, parameters, made, routes };
     expansion.check()?;
     let function = expansion.function()?;
     let alias = expansion.alias(&function, generated)?;
     let mut policies = Policies::basic();
-    expansion.events(alias.as_deref(), &mut policies)?;
+    expansion.events(alias.as_deref(), &mut policies, notifications)?;
+    expansion.url(alias.as_deref())?;
     expansion.dead_letters(&mut policies)?;
     expansion.event_config(alias.as_deref(), &mut policies)?;
     expansion.role(policies)?;
     let mut declared = resource.clone();
     declared.insert("Type".to_owned(), crate::kinds::FUNCTION.into());
     declared.insert("Properties".to_owned(), Value::Object(function));
-    let mut all = vec![(id.to_owned(), Value::Object(declared))];
-    all.append(&mut expansion.made);
-    Ok(all)
+    let mut resources = vec![(id.to_owned(), Value::Object(declared))];
+    resources.append(&mut expansion.made);
+    Ok(Expanded { resources, routes: expansion.routes })
 }
 
 impl Expansion<'_> {
@@ -114,7 +128,6 @@ impl Expansion<'_> {
             Some(unknown) => {
                 let advice = match unknown.as_str() {
                     "ImageUri" | "ImageConfig" => "functions are archives here: use CodeUri",
-                    "FunctionUrlConfig" => "invoke the function by Lambda's Invoke API",
                     "DeploymentPreference" => "the alias moves at once: use AutoPublishAlias alone",
                     _ => "leave it out",
                 };
@@ -274,10 +287,46 @@ impl Expansion<'_> {
         Ok(Some(alias))
     }
 
-    fn events(&mut self, alias: Option<&str>, policies: &mut Policies) -> Result<(), Failure> {
+    /// The permission of a bucket to invoke the function, and its notification.
+    fn notification(
+        &mut self,
+        alias: Option<&str>,
+        (name, event): (&str, &Value),
+    ) -> Result<Notification, Failure> {
+        let permission = format!("{}{name}Permission", self.id);
+        let arn = match alias {
+            Some(alias) => json!({ "Ref": alias }),
+            None => json!({"Fn::GetAtt": [self.id, "Arn"]}),
+        };
+        let condition = self.resource.get("Condition");
+        let target = Target { id: self.id, condition, arn };
+        let notification = notifications::of_event(target, name, event, permission.clone())?;
+        let properties = json!({
+            "Action": "lambda:InvokeFunction",
+            "FunctionName": {"Ref": alias.unwrap_or(self.id)},
+            "Principal": "s3.amazonaws.com",
+            "SourceAccount": {"Ref": "AWS::AccountId"},
+        });
+        self.make(permission, "AWS::Lambda::Permission", properties, &[]);
+        Ok(notification)
+    }
+
+    fn events(
+        &mut self,
+        alias: Option<&str>,
+        policies: &mut Policies,
+        notifications: &mut Vec<Notification>,
+    ) -> Result<(), Failure> {
         let Some(all) = self.get("Events").cloned() else { return Ok(()) };
         let all = all.as_object().ok_or_else(|| self.invalid("Events must be a mapping"))?;
-        for (name, event) in all {
+        let is_route = |event: &Value| event.get("Type").and_then(Value::as_str) == Some("HttpApi");
+        let (routes, others): (Vec<_>, Vec<_>) = all.iter().partition(|(_, event)| is_route(event));
+        self.routes(alias, &routes)?;
+        for (name, event) in others {
+            if event.get("Type").is_some_and(|kind| kind == "S3") {
+                notifications.push(self.notification(alias, (name, event))?);
+                continue;
+            }
             let mut mapping = events::mapping(self.id, name, event)?;
             let function = json!({"Ref": alias.unwrap_or(self.id)});
             mapping.insert("FunctionName".to_owned(), function);
@@ -285,6 +334,61 @@ impl Expansion<'_> {
             let kind = "AWS::Lambda::EventSourceMapping";
             self.make(format!("{}{name}", self.id), kind, Value::Object(mapping), &[]);
         }
+        Ok(())
+    }
+
+    /// The routes of HTTP APIs to the function, with permissions.
+    fn routes(&mut self, alias: Option<&str>, all: &[(&String, &Value)]) -> Result<(), Failure> {
+        let mut read = Vec::new();
+        for (name, event) in all {
+            let about = (self.parameters, self.resource.get("Condition"));
+            read.push((*name, http_api::Event::read((self.id, alias), name, event, about)?));
+        }
+        for (name, event) in &read {
+            // The permission of a default route is one for all routes of its API.
+            let is_covered = !event.is_default()
+                && read.iter().any(|(_, other)| other.is_default() && other.api == event.api);
+            if !is_covered {
+                let permission = event.permission(alias.unwrap_or(self.id));
+                let id = format!("{}{name}Permission", self.id);
+                self.make(id, "AWS::Lambda::Permission", permission, &[]);
+            }
+        }
+        self.routes = read.into_iter().map(|(_, event)| event).collect();
+        Ok(())
+    }
+
+    /// The URL, with the permissions of one without authentication.
+    fn url(&mut self, alias: Option<&str>) -> Result<(), Failure> {
+        let Some(config) = self.get("FunctionUrlConfig").cloned() else { return Ok(()) };
+        let config = config
+            .as_object()
+            .ok_or_else(|| self.invalid("FunctionUrlConfig must be a mapping with AuthType"))?;
+        let auth = config.get("AuthType").ok_or_else(|| {
+            self.invalid("AuthType is required to configure function property `FunctionUrlConfig`")
+        })?;
+        let function = json!({"Ref": alias.unwrap_or(self.id)});
+        let mut properties = json!({"TargetFunctionArn": function});
+        for (key, value) in config {
+            if !["AuthType", "Cors", "InvokeMode"].contains(&key.as_str()) {
+                let why = format!("FunctionUrlConfig: {key} is not supported; leave it out");
+                return Err(self.invalid(&why));
+            }
+            properties[key] = value.clone();
+        }
+        self.make(format!("{}Url", self.id), "AWS::Lambda::Url", properties, &[]);
+        let text = static_text(auth, self.parameters);
+        let text = text.ok_or_else(|| self.invalid("AuthType must be NONE or AWS_IAM"))?;
+        if text != "NONE" {
+            return Ok(());
+        }
+        let kind = "AWS::Lambda::Permission";
+        let url = json!({"Action": "lambda:InvokeFunctionUrl", "FunctionName": function,
+            "Principal": "*", "FunctionUrlAuthType": auth});
+        self.make(format!("{}UrlPublicPermissions", self.id), kind, url, &[]);
+        let by_url = json!({"Action": "lambda:InvokeFunction", "FunctionName": function,
+            "Principal": "*", "InvokedViaFunctionUrl": true});
+        self.make(format!("{}URLInvokeAllowPublicAccess", self.id), kind, by_url, &[]);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The section `Globals`: properties of all functions. A function's own scalar wins, mappings are merged,
+//! The section `Globals`: properties of all functions, and of all HTTP APIs. A resource's own scalar wins, mappings are merged,
 //! lists follow each other.
 
 use serde_json::{Map, Value};
@@ -10,20 +10,20 @@ use crate::functions::call;
 /// Deepest nesting of merged properties: that of a template.
 const DEPTH_MAX: usize = 2 * crate::yaml::DEPTH_MAX;
 
-/// The properties of all functions.
+/// The properties of all resources of a kind: `Function`, `HttpApi`.
 ///
 /// # Errors
-/// The section, or its member for functions, is no mapping.
-pub(super) fn of_functions(section: Option<&Value>) -> Result<Map<String, Value>, Failure> {
+/// The section, or its member for the kind, is no mapping.
+pub(super) fn of(section: Option<&Value>, kind: &str) -> Result<Map<String, Value>, Failure> {
     let wrong = || invalid("Globals", "'Globals' and its members must be mappings");
     let Some(section) = section else { return Ok(Map::new()) };
-    match section.as_object().ok_or_else(wrong)?.get("Function") {
+    match section.as_object().ok_or_else(wrong)?.get(kind) {
         None => Ok(Map::new()),
         Some(properties) => properties.as_object().cloned().ok_or_else(wrong),
     }
 }
 
-/// Merges properties of all functions with those of one.
+/// Merges properties of all resources of a kind with those of one.
 pub(super) fn merged(global: &Map<String, Value>, own: &Map<String, Value>) -> Map<String, Value> {
     match merge(&Value::Object(global.clone()), &Value::Object(own.clone()), DEPTH_MAX) {
         Value::Object(map) => map,
