@@ -258,6 +258,7 @@ mod tests {
         assert_eq!(isolation.qemu, QemuConfig { cache, ..QemuConfig::default() });
         // The keys without a default, for which the text has examples.
         let defaults = GatewayConfig {
+            urls: config.urls,
             admin: config.admin,
             functions: config.functions.clone(),
             memory_max: config.memory_max,
