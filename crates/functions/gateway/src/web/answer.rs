@@ -5,11 +5,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
-use tokio::sync::OwnedSemaphorePermit;
 use unlade_fn_http_event::cors::Preflight;
 use unlade_fn_http_event::{Context, Format, Identity, Response};
 use unlade_fn_model::lambda::{Denial, Refusal};
@@ -18,6 +16,7 @@ use unlade_fn_model::lifecycle::{FunctionUrl, Qualifier, UrlAuth};
 use unlade_metrics::FnHttpEnd;
 
 use super::address::Kind;
+use super::body::Held;
 use super::call::{Fault, Order, call};
 use super::http_api;
 use super::request::{Ended, HEAD_BYTES_MAX, Head, Web, head_bytes};
@@ -93,20 +92,19 @@ async fn invoked(
         let action = may_use_url(caller, place, (found.auth, source)).err()?;
         Some(denied(web, head, caller, &forbidden(place, action)))
     };
-    let (identity, body, _room) = match found.auth {
+    let (identity, body) = match found.auth {
         UrlAuth::None => {
             if let Some(ended) = refused(None) {
                 return Err(ended);
             }
-            let (body, room) = web.body(body).await?;
-            (None, body, room)
+            (None, web.body(body).await?)
         }
         UrlAuth::Iam => {
-            let (caller, key, body, room) = authenticated(web, head, parts, body).await?;
+            let (caller, key, body) = authenticated(web, head, parts, body).await?;
             if let Some(ended) = refused(Some(&caller)) {
                 return Err(ended);
             }
-            (identity(&caller, key), body, room)
+            (identity(&caller, key), body)
         }
     };
     let nothing = BTreeMap::new();
@@ -124,7 +122,7 @@ async fn invoked(
         identity: identity.as_ref(),
     };
     let order = Order { place, format: Format::V2, timeout: None };
-    match call(web, head, (path, &body), &context, order).await {
+    match call(web, head, (path, &body.bytes), &context, order).await {
         Ok(mut response) => {
             response.headers.push(("x-amzn-requestid".to_owned(), head.id.clone()));
             Ok(Ended::response(FnHttpEnd::Answered, response))
@@ -145,7 +143,7 @@ fn of_fault(fault: Fault) -> Ended {
     }
 }
 
-type Authenticated = (Caller, Option<String>, Bytes, OwnedSemaphorePermit);
+type Authenticated = (Caller, Option<String>, Held);
 
 /// Reads the body of a signed request; returns the caller and the access key with it.
 async fn authenticated(
@@ -162,21 +160,20 @@ async fn authenticated(
         None => None,
     };
     let Some(claim) = claim else {
-        let (body, room) = web.body(body).await?;
-        return Ok((Caller::Anyone, None, body, room));
+        return Ok((Caller::Anyone, None, web.body(body).await?));
     };
     let announced = claim.announced().map_err(refused)?.map(str::to_owned);
     let key = Some(claim.access_key().to_owned());
     // The signature of a hash in a field is verified before the body is read.
     if let Some(hash) = announced {
         let caller = claim.verify(signed, &hash).map_err(refused)?;
-        let (body, room) = web.body(body).await?;
-        crate::request::compare(&body, Some(&hash)).map_err(refused)?;
-        return Ok((caller, key, body, room));
+        let body = web.body(body).await?;
+        crate::request::compare(&body.bytes, Some(&hash)).map_err(refused)?;
+        return Ok((caller, key, body));
     }
-    let (body, room) = web.body(body).await?;
-    let caller = claim.verify(signed, &sha256(&body)).map_err(refused)?;
-    Ok((caller, key, body, room))
+    let body = web.body(body).await?;
+    let caller = claim.verify(signed, &sha256(&body.bytes)).map_err(refused)?;
+    Ok((caller, key, body))
 }
 
 fn identity(caller: &Caller, key: Option<String>) -> Option<Identity> {

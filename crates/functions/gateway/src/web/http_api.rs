@@ -90,10 +90,10 @@ async fn integrate(
     if !may_integrate(place, &arn, asked.head.peer.ip()) {
         return Err(denied(web, asked.head, &name, &arn));
     }
-    let (body, _room) = web.body(body).await?;
+    let body = web.body(body).await?;
     let timeout = Some(Duration::from_millis(integration.timeout_ms.into()));
     let order = Order { place, format: integration.format, timeout };
-    match call(web, asked.head, (asked.path, &body), context, order).await {
+    match call(web, asked.head, (asked.path, &body.bytes), context, order).await {
         Ok(mut response) => {
             response.headers.push(("apigw-requestid".to_owned(), asked.head.id.clone()));
             Ok(Ended::response(FnHttpEnd::Answered, response))

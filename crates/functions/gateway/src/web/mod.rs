@@ -1,13 +1,14 @@
 //! The listener for callers that speak plain HTTP: function URLs and HTTP APIs.
 //!
 //! Stages of a request: [`listener`] (connections, limits) → [`address`] (the URL or API of the host name or
-//! path) → [`answer`] (function URLs) or [`http_api`] (stage, route) → [`request`] (the body, the signature) →
-//! [`call`] (the event, the invocation, the response). [`apis`] has the definitions of HTTP APIs on the disk;
+//! path) → [`answer`] (function URLs) or [`http_api`] (stage, route) → [`body`] (within its limits; the
+//! signature) → [`call`] (the event, the invocation, the response). [`apis`] has the definitions of HTTP APIs on the disk;
 //! those of URLs are in the records of functions.
 
 pub mod address;
 pub mod answer;
 pub mod apis;
+pub mod body;
 pub mod call;
 pub mod http_api;
 pub mod listener;

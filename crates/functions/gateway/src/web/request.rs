@@ -1,22 +1,19 @@
-//! A request at the listener: its head, its body within the limits, and its end.
+//! A request at the listener: its head, and its end.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::SystemTime;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use unlade_fn_http_event::{Cors, HttpRequest, Response, cors};
-use unlade_fn_model::lambda::EVENT_BYTES_MAX;
 use unlade_metrics::{Event, FnHttpEnd};
 
 use super::address::name_of;
+use super::body::{Bodies, Held, Unread};
 use crate::answer::{Reply, json_reply, set};
 use crate::call_context::{TRACE_HEADER, is_trace};
 use crate::denials::Denials;
@@ -27,12 +24,6 @@ use crate::request::header;
 
 /// Longest head: target, names and values of its fields, in bytes.
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Longest body, in bytes.
-pub const BODY_BYTES_MAX: usize = EVENT_BYTES_MAX;
-/// Most bytes of all bodies that are in memory, from their first byte to the response.
-pub const BODIES_BYTES_MAX: usize = 256 << 20;
-/// The unit in which memory for bodies is given, in bytes.
-const UNIT_BYTES: usize = 4096;
 /// The field with the clients and proxies of a request.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 /// The field with the port of the listener.
@@ -49,14 +40,13 @@ pub struct Web {
     /// The count and the log of denied requests.
     pub denials: Denials,
     /// Memory for bodies.
-    bodies: Arc<Semaphore>,
+    bodies: Bodies,
 }
 
 impl Web {
     /// Creates the state of a listener.
     pub fn new(host: Rc<Host>, ending: watch::Receiver<bool>) -> Web {
-        let bodies = Arc::new(Semaphore::new(BODIES_BYTES_MAX / UNIT_BYTES));
-        Web { host, ending, denials: Denials::default(), bodies }
+        Web { host, ending, denials: Denials::default(), bodies: Bodies::default() }
     }
 
     /// Counts the end of a request.
@@ -64,32 +54,24 @@ impl Web {
         self.host.meter.add(Event::FnHttpRequest(end));
     }
 
-    /// Reads a body. Its memory is counted until the permit is dropped.
+    /// Reads a body.
     ///
     /// # Errors
     /// The body is too long or incomplete, does not arrive in time, or there is no memory for it.
-    pub async fn body(&self, body: Incoming) -> Result<(Bytes, OwnedSemaphorePermit), Ended> {
-        let too_large = || Ended::message(413, FnHttpEnd::TooLarge, "Request Entity Too Large");
-        // A body of unknown length may be as long as the longest.
-        let most_bytes = body.size_hint().upper().unwrap_or(BODY_BYTES_MAX as u64);
-        if most_bytes > BODY_BYTES_MAX as u64 {
-            return Err(too_large());
-        }
-        let units = most_bytes.div_ceil(UNIT_BYTES as u64) as u32;
-        let Ok(permit) = self.bodies.clone().try_acquire_many_owned(units) else {
-            return Err(Ended::message(503, FnHttpEnd::Full, "Service Unavailable"));
-        };
-        let collected = Limited::new(body, BODY_BYTES_MAX).collect();
-        match tokio::time::timeout(self.host.config.urls_timeout, collected).await {
-            Err(_) => {
+    pub async fn body(&self, body: Incoming) -> Result<Held, Ended> {
+        let held = self.bodies.read(body, self.host.config.urls_timeout).await;
+        held.map_err(|unread| match unread {
+            Unread::TooLarge => {
+                Ended::message(413, FnHttpEnd::TooLarge, "Request Entity Too Large")
+            }
+            Unread::Full => Ended::message(503, FnHttpEnd::Full, "Service Unavailable"),
+            Unread::Slow => {
                 let mut ended = Ended::message(408, FnHttpEnd::Slow, "Request Timeout");
                 set(&mut ended.reply, "connection", "close");
-                Err(ended)
+                ended
             }
-            Ok(Ok(collected)) => Ok((collected.to_bytes(), permit)),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(Ended::message(400, FnHttpEnd::Invalid, "Bad Request")),
-        }
+            Unread::Broken => Ended::message(400, FnHttpEnd::Invalid, "Bad Request"),
+        })
     }
 }
 
