@@ -1,9 +1,9 @@
 //! The listener for callers that speak plain HTTP: function URLs and HTTP APIs.
 //!
 //! Stages of a request: [`listener`] (connections, limits) → [`address`] (the URL or API of the host name or
-//! path) → [`answer`] (function URLs) or [`http_api`] (stage, route) → [`body`] (within its limits; the
-//! signature) → [`call`] (the event, the invocation, the response). [`apis`] has the definitions of HTTP APIs on the disk;
-//! those of URLs are in the records of functions.
+//! path) → [`answer`] (function URLs) or [`http_api`] (stage, route) → [`body`] (its limits) → [`call`] (the
+//! event, the invocation, the response). [`request`] has heads and the ends of requests, [`apis`] the
+//! definitions of HTTP APIs on the disk; those of URLs are in the records of functions.
 
 pub mod address;
 pub mod answer;
